@@ -1,0 +1,60 @@
+"""The command line: one small function per command."""
+
+import argparse
+import os
+import sys
+
+from gemini_cli_mcp import __version__, logs
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.errors import ConfigError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    logs.configure("INFO")
+    try:
+        config = Config.from_env(os.environ)
+    except ConfigError as error:
+        print(f"[ERROR] {error.code}: {error.message}", file=sys.stderr)
+        return 1
+    logs.configure(config.log_level)
+    try:
+        return options.command(config, options)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _serve(config: Config, options: argparse.Namespace) -> int:
+    from gemini_cli_mcp.server import build
+
+    build(config, os.environ).run()
+    return 0
+
+
+def _search(config: Config, options: argparse.Namespace) -> int:
+    from gemini_cli_mcp import terminal
+
+    return terminal.search(config, os.environ, options.query, as_json=options.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gemini-cli-mcp",
+        description="Google-grounded web research for MCP clients and for your terminal, "
+        "by the official gemini CLI.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.set_defaults(command=_serve)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    serve = commands.add_parser("serve", help="MCP over stdio (also without any command)")
+    serve.set_defaults(command=_serve)
+    search = commands.add_parser("search", help="research a question and print the report")
+    search.add_argument("query", metavar="QUERY")
+    search.add_argument("--json", action="store_true", help="print the structured result")
+    search.set_defaults(command=_search)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

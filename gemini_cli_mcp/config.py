@@ -1,0 +1,104 @@
+"""What deployments set: environment variables, read once and checked at start.
+
+An empty variable counts as unset. A wrong value stops the program with CONFIG_ERROR
+naming the variable. A missing binary, key or sign-in is no configuration error: it is
+the answer of the call that needs it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import platformdirs
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from gemini_cli_mcp.errors import ConfigError
+
+
+class Config(BaseModel):
+    """The settings of one server. Field titles are the variables, descriptions their meaning."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str | None = Field(
+        None,
+        title="GEMINI_MODEL",
+        description="Model of main runs, passed as `--model VALUE`; unset: the CLI chooses",
+    )
+    correction_model: str | None = Field(
+        None,
+        title="GEMINI_CORRECTION_MODEL",
+        description="The same for correction runs, independent of the other",
+    )
+    cli_path: str = Field(
+        "gemini",
+        title="GEMINI_MCP_CLI_PATH",
+        description="The `gemini` binary; a bare name is looked up on PATH, then where desktop "
+        "apps miss it (npm global, nvm, fnm, volta, homebrew, pnpm, bun)",
+    )
+    config_dir: Path = Field(
+        default_factory=lambda: platformdirs.user_config_path("gemini-cli-mcp"),
+        title="GEMINI_MCP_CONFIG_DIR",
+        description="Private folder (0700) for the CLI's homes and temporary files; "
+        "default: the platform's configuration folder + `gemini-cli-mcp`",
+    )
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        300,
+        title="GEMINI_MCP_TIMEOUT",
+        description="Seconds one search may take in all, cycles and corrections included",
+    )
+    max_cycles: Annotated[int, Field(ge=1, le=100)] = Field(
+        3,
+        title="GEMINI_MCP_MAX_CYCLES",
+        description="Cycles (a run and, if needed, its correction) of one search; 1 s, 2 s, then "
+        "5 s stand between them",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO",
+        title="GEMINI_MCP_LOG_LEVEL",
+        description="DEBUG, INFO, WARNING or ERROR; lines on stderr are `[LEVEL] message`",
+    )
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper_case(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @field_validator("model", "correction_model")
+    @classmethod
+    def _no_flag(cls, value: str | None) -> str | None:
+        if value and value.startswith("-"):
+            raise ValueError("should be a model name, not a flag")
+        return value
+
+    @field_validator("config_dir")
+    @classmethod
+    def _folder(cls, value: Path) -> Path:
+        value = value.expanduser().absolute()
+        if value.exists() and not value.is_dir():
+            raise ValueError("should be a folder, or a path where one can be created")
+        return value
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "Config":
+        """The configuration that `environ` holds; ConfigError names every wrong variable."""
+        variables = {name: str(field.title) for name, field in cls.model_fields.items()}
+        given = {
+            name: environ[variable].strip()
+            for name, variable in variables.items()
+            if environ.get(variable, "").strip()
+        }
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            problems = (
+                f"{variables[str(item['loc'][0])]}={item['input']!r}: {_takes(item['msg'])}"
+                for item in error.errors()
+            )
+            raise ConfigError("; ".join(problems)) from None
+
+
+def _takes(message: str) -> str:
+    """What pydantic says, as the end of our sentence."""
+    message = message.removeprefix("Value error, ").removeprefix("Input ")
+    return message[0].lower() + message[1:]

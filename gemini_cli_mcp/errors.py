@@ -1,0 +1,122 @@
+"""Every failure a caller can meet: a code to branch on, what happened, what to do next.
+
+GeminiMcpError
+├── CliNotFound       CLI_NOT_FOUND    no usable gemini binary
+├── NotSignedIn       AUTH_ERROR       the CLI has no sign-in that Google accepts
+├── QuotaExhausted    QUOTA_EXHAUSTED  waiting minutes will not help
+├── RateLimited       RATE_LIMITED     waiting `retry_after_s` will help
+├── TimedOut          TIMEOUT          a deadline passed
+├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer could not be used
+├── InvalidInput      INVALID_INPUT    the caller's arguments
+└── ConfigError       CONFIG_ERROR     the environment's variables
+
+Raised where the foreign failure is understood, translated outward once per surface
+with `as_dict`. Messages never hold a key, a token, a prompt or a stack trace.
+"""
+
+from typing import ClassVar
+
+INSTALL_HINT = (
+    "Install it with `npm install -g @google/gemini-cli` (it needs Node 20 or newer), or set "
+    "GEMINI_MCP_CLI_PATH to the absolute path of the `gemini` binary. Desktop apps see a shorter "
+    "PATH than your terminal: `which gemini` there tells the path to use."
+)
+
+
+class GeminiMcpError(Exception):
+    """Base of all failures that callers are meant to see."""
+
+    code: ClassVar[str]
+    retryable: ClassVar[bool] = False
+    hint: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        details: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = self.hint if hint is None else hint
+        self.details = details
+        self.retry_after_s = retry_after_s
+
+    def as_dict(self) -> dict[str, object]:
+        """The `error` object of a failure result."""
+        error: dict[str, object] = {"code": self.code, "message": self.message}
+        if self.details:
+            error["details"] = self.details
+        if self.next_step:
+            error["hint"] = self.next_step
+        error["retryable"] = self.retryable
+        if self.retry_after_s is not None:
+            error["retry_after_s"] = self.retry_after_s
+        return error
+
+
+class CliNotFound(GeminiMcpError):
+    """There is no gemini CLI that we can run."""
+
+    code = "CLI_NOT_FOUND"
+    hint = INSTALL_HINT
+
+
+class NotSignedIn(GeminiMcpError):
+    """The CLI has no sign-in, or Google refused the one it has."""
+
+    code = "AUTH_ERROR"
+    hint = (
+        "Set GEMINI_API_KEY in the server's environment (for Claude Desktop: in the `env` block of "
+        "its configuration) or in ~/.gemini/.env, or run `gemini` once in a terminal to sign in."
+    )
+
+
+class QuotaExhausted(GeminiMcpError):
+    """The quota of the day, or the credit, is used up."""
+
+    code = "QUOTA_EXHAUSTED"
+    hint = (
+        "Wait until the quota is renewed, set GEMINI_MODEL to a model with quota left, or use a "
+        "key with a higher limit. Another search tool can serve meanwhile."
+    )
+
+
+class RateLimited(GeminiMcpError):
+    """Too many requests for now."""
+
+    code = "RATE_LIMITED"
+    retryable = True
+    hint = "Wait, then call again. `retry_after_s`, where given, is what Google asked for."
+
+
+class TimedOut(GeminiMcpError):
+    """A deadline passed before there was an answer."""
+
+    code = "TIMEOUT"
+    retryable = True
+    hint = "Ask a narrower question, or raise GEMINI_MCP_TIMEOUT."
+
+
+class ExecutionFailed(GeminiMcpError):
+    """The CLI ran and failed, or answered what nothing could be made of."""
+
+    code = "EXECUTION_ERROR"
+    retryable = True
+    hint = "Try again. If it keeps failing, run `gemini` once in a terminal to see what it says."
+
+
+class InvalidInput(GeminiMcpError):
+    """The arguments of a call cannot be used."""
+
+    code = "INVALID_INPUT"
+    hint = "Correct the argument and call again."
+
+
+class ConfigError(GeminiMcpError):
+    """An environment variable, or what it points to, cannot be used."""
+
+    code = "CONFIG_ERROR"
+    hint = "Correct the variable in the server's environment and start it again."

@@ -1,0 +1,87 @@
+"""What travels between the rooms. Plain, frozen, nothing foreign."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+Progress = Callable[[str], None]
+"""Told what is going on right now, in words for a person. Never blocks."""
+
+Evidence = Literal["ledger", "events", "none"]
+"""What proves a run's searches: the CLI's session record, its event stream, or nothing."""
+
+
+Object = dict[str, Any]
+"""A JSON object."""
+
+
+def as_object(value: object) -> Object:
+    """The value if it is a JSON object, else an empty one: foreign data may be anything."""
+    return cast("Object", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """The value if it is a JSON array, else an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+@dataclass(frozen=True)
+class Source:
+    """A page that a search returned, exactly as the provider's record names it."""
+
+    url: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Search:
+    """One web search of a run and how it ended."""
+
+    query: str
+    error: str | None = None
+    """Why it failed; None if it succeeded."""
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens as the provider counted them, and tool calls."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    total_tokens: int = 0
+    tool_calls: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.total_tokens + other.total_tokens,
+            self.tool_calls + other.tool_calls,
+        )
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a provider answered to one prompt, and what its own records prove."""
+
+    text: str
+    model: str | None
+    evidence: Evidence
+    searches: tuple[Search, ...] = ()
+    usage: Usage | None = None
+
+
+class Provider(Protocol):
+    """Who answers. Failures come as `errors.GeminiMcpError`."""
+
+    name: str
+    asked_model: str | None
+    """The model that main runs are told to use; None lets the provider choose."""
+
+    async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
+        """Answer with web search at hand; with `file`, with nothing but that file."""
+        ...

@@ -1,0 +1,1 @@
+"""HOW a child runs. Knows nothing of gemini."""

@@ -1,0 +1,1 @@
+"""WHO answers: one module family per provider."""

@@ -1,0 +1,138 @@
+"""Ask the official `gemini` CLI: one process per run, prompt by stdin, events by stdout."""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.errors import CliNotFound, NotSignedIn
+from gemini_cli_mcp.models import Progress, Reply
+from gemini_cli_mcp.process.run import Completed, run
+from gemini_cli_mcp.providers import gemini_binary, gemini_home, gemini_record
+from gemini_cli_mcp.providers.gemini_binary import Binary
+from gemini_cli_mcp.providers.gemini_failures import failure, is_usage_error
+from gemini_cli_mcp.providers.gemini_home import Home, Profile
+from gemini_cli_mcp.providers.gemini_record import Record
+from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, Transcript
+from gemini_cli_mcp.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+IDLE = 120.0
+"""Seconds without a word after which a run is given up: the CLI itself waits for ever."""
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A run of the CLI that is over, well or not."""
+
+    completed: Completed
+    transcript: Transcript
+    record: Record | None
+
+
+class GeminiCli:
+    """The provider `gemini`."""
+
+    name = "gemini"
+
+    def __init__(self, config: Config, workspace: Workspace, environ: Mapping[str, str]) -> None:
+        self.asked_model = config.model
+        self._config = config
+        self._workspace = workspace
+        self._environ = environ
+        self._sign_ins = gemini_home.sign_ins(environ)
+        self._search = Profile("search", (SEARCH_TOOL, FETCH_TOOL), config.model)
+        self._correction = Profile("correction", (), config.correction_model)
+        self._plain: set[Path] = set()
+        """Binaries that know no other flag than `--model`."""
+
+    async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
+        """Answer the prompt, with web search at hand.
+
+        With `file` the run is a correction: no tools, the correction model, and the folder
+        of that file to run in, so that `@name` in the prompt inlines it.
+        """
+        profile = self._correction if file else self._search
+        binary = gemini_binary.find(self._config.cli_path, self._environ)
+        progress("starting gemini")
+        while True:
+            home = gemini_home.prepare(self._workspace, profile, self._sign_ins[0])
+            cwd = file.parent if file else home.work
+            finished = await self._run(binary, profile, home, cwd, prompt, progress)
+            error = failure(finished.completed, finished.transcript)
+            if error is None:
+                return _reply(finished)
+            if not isinstance(error, NotSignedIn) or len(self._sign_ins) == 1:
+                raise error
+            # A .env without a key beside a login file: from now on the next way to sign in.
+            del self._sign_ins[0]
+
+    async def _run(
+        self,
+        binary: Binary,
+        profile: Profile,
+        home: Home,
+        cwd: Path,
+        prompt: str,
+        progress: Progress,
+    ) -> _Finished:
+        """Run the binary; once more with fewer flags if it does not know them."""
+        model = ["--model", profile.model] if profile.model else []
+        if binary.path not in self._plain:
+            flags = ["--output-format", "stream-json", *model]
+            finished = await self._start([str(binary.path), *flags], home, cwd, prompt, progress)
+            if binary.official or not is_usage_error(finished.completed, finished.transcript):
+                return finished
+            self._plain.add(binary.path)
+            logger.info("%s does not know our flags: --model alone from now on", binary.path)
+        return await self._start([str(binary.path), *model], home, cwd, prompt, progress)
+
+    async def _start(
+        self, argv: list[str], home: Home, cwd: Path, prompt: str, progress: Progress
+    ) -> _Finished:
+        transcript = Transcript(progress)
+        record = None
+        with home.temporary_folder() as temp:
+            env = home.environment(self._environ, temp)
+            # `#!/usr/bin/env node`: where a version manager put gemini, its node lies too.
+            env["PATH"] = f"{Path(argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
+            try:
+                completed = await run(
+                    argv,
+                    stdin=prompt.encode("utf-8", "replace"),
+                    env=env,
+                    cwd=cwd,
+                    on_line=transcript.feed,
+                    idle=IDLE,
+                    timeout=self._config.timeout,
+                )
+            except OSError as error:
+                raise CliNotFound(f"{argv[0]} cannot be run: {error.strerror}.") from None
+            finally:
+                if transcript.session_id:
+                    record = gemini_record.take(home.path, transcript.session_id)
+        return _Finished(completed, transcript, record)
+
+
+def _reply(finished: _Finished) -> Reply:
+    transcript, record = finished.transcript, finished.record
+    if record:
+        return Reply(
+            transcript.text,
+            record.model or transcript.busiest_model,
+            "ledger",
+            record.searches,
+            transcript.usage,
+        )
+    if transcript.is_stream:
+        return Reply(
+            transcript.text,
+            transcript.busiest_model,
+            "events",
+            transcript.searches,
+            transcript.usage,
+        )
+    return Reply(transcript.text, None, "none")

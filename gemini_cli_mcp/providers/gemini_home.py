@@ -1,0 +1,205 @@
+"""Private homes for the CLI, one per profile, so that nothing of the user's set-up runs.
+
+GEMINI_CLI_HOME is the only isolation that holds (measured on 0.61): a user's GEMINI.md,
+extensions, MCP servers, hooks and skills stay outside, and `tools.core` is at once the list
+of tools that exist. Sign-in is linked in, never read or copied.
+"""
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from gemini_cli_mcp import prompts
+from gemini_cli_mcp.workspace import Workspace
+
+_SECRETS = ("*_KEY", "*_TOKEN", "*_TOKENS", "*_SECRET", "*PASSWORD*", "*CREDENTIALS*")
+
+_MAX_TURNS = 50
+"""Model calls of one run; a run that needs more is lost in a loop."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A kind of run: which tools it has and which model."""
+
+    name: str
+    tools: tuple[str, ...]
+    model: str | None
+
+
+@dataclass(frozen=True)
+class SignIn:
+    """One way the CLI may be signed in."""
+
+    auth_type: str | None
+    """`security.auth.selectedType`; None lets the CLI decide by its environment."""
+    env_file: Path | None = None
+    login_file: Path | None = None
+
+
+def sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
+    """The ways to sign in that this environment offers, the first one to be tried first."""
+    if environ.get("GEMINI_API_KEY"):
+        # Said outright: with GOOGLE_GEMINI_BASE_URL set the CLI would choose `gateway`, which
+        # it then refuses, and a stale login in the user's settings would outrank the key.
+        return [SignIn("gemini-api-key")]
+    if environ.get("GOOGLE_GENAI_USE_VERTEXAI") == "true" or environ.get("GOOGLE_API_KEY"):
+        return [SignIn("vertex-ai")]
+    user = Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home()) / ".gemini"
+    env_file = user / ".env" if (user / ".env").is_file() else None
+    login_file = user / "oauth_creds.json"
+    found: list[SignIn] = []
+    if env_file:
+        by_key = "gemini-api-key" if environ.get("GOOGLE_GEMINI_BASE_URL") else None
+        found.append(SignIn(by_key, env_file))
+    if login_file.is_file():
+        # The .env comes along: it may name the project of an enterprise login.
+        found.append(SignIn("oauth-personal", env_file, login_file))
+    return found or [SignIn(None)]
+
+
+def is_signed_in(environ: Mapping[str, str]) -> bool:
+    """Whether there is any sign-in at all; if Google accepts it, only a run can tell."""
+    return sign_ins(environ) != [SignIn(None)]
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home of the CLI that is ready to be used."""
+
+    path: Path
+    work: Path
+    """An empty folder to run in: the CLI inlines `@file` from where it runs."""
+
+    @contextlib.contextmanager
+    def temporary_folder(self) -> Generator[Path]:
+        """A folder for what one run writes: error reports with the whole conversation in them."""
+        temp = Path(tempfile.mkdtemp(dir=self.path))
+        try:
+            yield temp
+        finally:
+            shutil.rmtree(temp, ignore_errors=True)
+
+    def environment(self, environ: Mapping[str, str], temp: Path) -> dict[str, str]:
+        """The child's environment: ours, less foreign secrets and what would undo this home."""
+        kept = {name: value for name, value in environ.items() if not _withheld(name)}
+        # Each set even if empty, so that a linked .env cannot bring it back.
+        return kept | {
+            "GEMINI_CLI_HOME": str(self.path),
+            "GEMINI_SYSTEM_MD": str(self.path / ".gemini/system.md"),
+            "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(self.path / "no-system-settings.json"),
+            "GEMINI_CLI_SYSTEM_DEFAULTS_PATH": str(self.path / "no-system-defaults.json"),
+            "GEMINI_SANDBOX": "false",
+            "NODE_OPTIONS": "",
+            # One process instead of two: the launcher ignores SIGTERM.
+            "GEMINI_CLI_NO_RELAUNCH": "true",
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+            "TMPDIR": str(temp),
+            "TEMP": str(temp),
+            "TMP": str(temp),
+            "NO_COLOR": "1",
+        }
+
+
+def _withheld(name: str) -> bool:
+    upper = name.upper()
+    if upper == "GEMINI_API_KEY" or upper.startswith("GOOGLE_"):
+        return False
+    # The CLI reads GEMINI_MODEL itself; our runs get `--model` instead, each kind its own.
+    return upper == "GEMINI_MODEL" or any(fnmatchcase(upper, secret) for secret in _SECRETS)
+
+
+def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn) -> Home:
+    """Create, or find again, the home for this profile and sign-in."""
+    name = f"{profile.name}-{sign_in.auth_type or 'auto'}"
+    # The CLI takes the first `.gemini/.env` on the way up from where it runs. Ours stands
+    # before the user's, and is empty unless it is the user's that was asked for.
+    _link_or_empty(workspace.folder(".gemini") / ".env", sign_in.env_file)
+    home = Home(workspace.folder(name, "home"), workspace.folder(name, "work"))
+    gemini = workspace.folder(name, "home", ".gemini")
+    if sign_in.login_file:
+        _link_or_empty(gemini / "oauth_creds.json", sign_in.login_file)
+    system = prompts.path("system-prompt").read_text(encoding="utf-8")
+    (gemini / "system.md").write_text(system, encoding="utf-8")
+    settings = json.dumps(_settings(profile, sign_in), indent=1)
+    (gemini / "settings.json").write_text(settings, encoding="utf-8")
+    return home
+
+
+def _link_or_empty(path: Path, target: Path | None) -> None:
+    if not path.is_symlink() and not path.exists():
+        if target:
+            path.symlink_to(target)
+        else:
+            path.touch(mode=0o600)
+
+
+def _settings(profile: Profile, sign_in: SignIn) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "tools": {"core": list(profile.tools), "useRipgrep": False},
+        "model": {
+            "maxSessionTurns": _MAX_TURNS,
+            "disableLoopDetection": True,
+            "skipNextSpeakerCheck": True,
+        },
+        "general": {
+            "maxAttempts": 1,  # our cycles own the retries: ten more inside each would multiply
+            "enableAutoUpdate": False,
+            "enableAutoUpdateNotification": False,
+            "topicUpdateNarration": False,
+            "plan": {"enabled": False},
+        },
+        "context": {
+            "includeDirectoryTree": False,
+            "fileName": "NO_SUCH_CONTEXT_FILE.md",
+            "discoveryMaxDirs": 0,
+        },
+        "skills": {"enabled": False},
+        "hooksConfig": {"enabled": False},
+        "experimental": {"enableAgents": False},
+        "useWriteTodos": False,
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "advanced": {"ignoreLocalEnv": True},
+        "ui": {"showHomeDirectoryWarning": False, "showCompatibilityWarnings": False},
+    }
+    if sign_in.auth_type:
+        settings["security"] = {"auth": {"selectedType": sign_in.auth_type}}
+    if profile.model and not _renamed(profile.model):
+        settings["modelConfigs"] = {
+            "customAliases": {
+                "web-search": _alias(profile.model, {"tools": [{"googleSearch": {}}]}),
+                "web-fetch": _alias(profile.model, {"tools": [{"urlContext": {}}]}),
+                "web-fetch-fallback": _alias(profile.model, {}),
+            }
+        }
+    return settings
+
+
+def _alias(model: str, config: dict[str, object]) -> dict[str, object]:
+    """Let a tool's own call use the main model.
+
+    On another model a failing search sub-call is repeated without end: 2,260 requests in a
+    minute were measured.
+    """
+    return {"extends": "base", "modelConfig": {"model": model, "generateContentConfig": config}}
+
+
+def _renamed(model: str) -> bool:
+    """Whether the CLI puts another model in the place of this name.
+
+    Then an alias to it would lose its `tools`: the search would silently not search
+    (measured on 0.61 for each of these). Such runs keep the CLI's own search model.
+    """
+    return model.startswith("auto") or model in {
+        "pro",
+        "flash",
+        "flash-lite",
+        "gemini-3.5-flash",
+        "gemini-3-pro-preview",
+    }

@@ -1,0 +1,137 @@
+"""What the CLI says while it runs: its stream-json events, or plain text if it has none."""
+
+import json
+from dataclasses import dataclass, field
+
+from gemini_cli_mcp.models import Object, Progress, Search, Usage, as_object
+from gemini_cli_mcp.text import scrub
+
+SEARCH_TOOL = "google_web_search"
+FETCH_TOOL = "web_fetch"
+
+
+@dataclass
+class Transcript:
+    """One run's stdout, understood line by line as it comes."""
+
+    progress: Progress
+    session_id: str | None = None
+    result: Object | None = None
+    """The last event of a run that was not cut off."""
+    error: str | None = None
+    """What the CLI's own `error` events say."""
+    _plain: list[str] = field(default_factory=list[str])
+    _answer: list[str] = field(default_factory=list[str])
+    _searches: dict[str, Search] = field(default_factory=dict[str, Search])
+
+    def feed(self, line: bytes) -> None:
+        """Take the next line."""
+        text = line.decode("utf-8", "replace").removeprefix("\N{BOM}")
+        event = _event(text)
+        if event is None:
+            self._plain.append(text)
+        else:
+            self._take(event)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether this was an event stream at all."""
+        return self.session_id is not None or self.result is not None
+
+    @property
+    def text(self) -> str:
+        """The answer: what the assistant wrote, or all of stdout of a plain-text CLI."""
+        return "".join(self._answer) if self.is_stream else "\n".join(self._plain)
+
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        return tuple(self._searches.values())
+
+    @property
+    def usage(self) -> Usage | None:
+        stats = self._stats()
+        if not stats:
+            return None
+        return Usage(
+            input_tokens=_count(stats, "input_tokens"),
+            output_tokens=_count(stats, "output_tokens"),
+            cached_tokens=_count(stats, "cached"),
+            total_tokens=_count(stats, "total_tokens"),
+            tool_calls=_count(stats, "tool_calls"),
+        )
+
+    @property
+    def busiest_model(self) -> str | None:
+        """The model with the most tokens: main turns outweigh the router and the search helper."""
+        models = as_object(self._stats().get("models"))
+        tokens = {name: _count(as_object(stats), "total_tokens") for name, stats in models.items()}
+        return max(tokens, key=lambda name: tokens[name], default=None)
+
+    def _stats(self) -> Object:
+        return as_object(as_object(self.result).get("stats"))
+
+    def _take(self, event: Object) -> None:
+        match event["type"]:
+            case "init":
+                self.session_id = str(event.get("session_id", ""))
+                self.progress("asking the model")
+            case "message" if event.get("role") == "assistant":
+                if not self._answer:
+                    self.progress("writing the answer")
+                self._answer.append(str(event.get("content", "")))
+            case "tool_use":
+                self._tool_started(event)
+            case "tool_result":
+                self._tool_ended(event)
+            case "error":
+                self.error = str(event.get("message", ""))
+            case "result":
+                self.result = event
+            case _:
+                pass
+
+    def _tool_started(self, event: Object) -> None:
+        if self._answer:
+            self._answer.append("\n")  # what came before a tool call is not the same sentence
+        given = as_object(event.get("parameters"))
+        if event.get("tool_name") == SEARCH_TOOL:
+            query = str(given.get("query", ""))
+            self._searches[str(event.get("tool_id"))] = Search(query, error="it did not finish")
+            self.progress(
+                f"searching \N{LEFT DOUBLE QUOTATION MARK}{_short(query)}"
+                "\N{RIGHT DOUBLE QUOTATION MARK}"
+            )
+        elif event.get("tool_name") == FETCH_TOOL:
+            self.progress(f"reading {_short(str(given.get('prompt') or given.get('url') or ''))}")
+
+    def _tool_ended(self, event: Object) -> None:
+        tool_id = str(event.get("tool_id"))
+        started = self._searches.get(tool_id)
+        if started:
+            error = None if event.get("status") == "success" else _error_message(event)
+            self._searches[tool_id] = Search(started.query, error)
+
+
+def _event(line: str) -> Object | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        value = as_object(json.loads(line))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value.get("type"), str) else None
+
+
+def _error_message(event: Object) -> str:
+    error = as_object(event.get("error"))
+    return str(error.get("message") or event.get("output") or "it failed")
+
+
+def _count(stats: Object, name: str) -> int:
+    value = stats.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _short(text: str, limit: int = 80) -> str:
+    line = " ".join(scrub(text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"

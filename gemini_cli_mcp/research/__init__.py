@@ -1,0 +1,1 @@
+"""WHAT we do: no subprocess, no HTTP, no MCP."""

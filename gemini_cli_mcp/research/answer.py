@@ -1,0 +1,191 @@
+"""From a prompt to a validated answer: ask, find the JSON, repair, correct, and start over.
+
+One cycle is a main run and, if its output cannot be used, the correction of that output.
+Cycles end early where another one could not help.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+import tenacity
+
+from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, RateLimited
+from gemini_cli_mcp.models import Object, Progress, Provider, Reply, Usage
+from gemini_cli_mcp.research.correction import correct, overlap
+from gemini_cli_mcp.research.json_finder import Found, find
+from gemini_cli_mcp.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+WAITS = (1.0, 2.0, 5.0)
+"""Seconds between the cycles; the last one stands for all that follow."""
+TRUSTED_OVERLAP = 0.8
+"""A correction with fewer known words than this may hold things that were never found."""
+
+KEYS = frozenset({"success", "report", "result", "verified", "metadata", "error"})
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["success"],
+    "properties": {
+        "success": {"type": "boolean"},
+        "report": {"type": "string"},
+        "verified": {"type": "boolean"},
+        "metadata": {"type": "object"},
+    },
+    "if": {"properties": {"success": {"const": True}}},
+    "then": {"required": ["report"], "properties": {"report": {"pattern": r"\S"}}},
+}
+
+Sleep = Callable[[float], Awaitable[None]]
+Correction = Literal["none", "repaired", "corrected"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The model's object, validated, and the story of how we came by it."""
+
+    object: Object
+    reply: Reply
+    """Of the main run, whose records are the evidence."""
+    correction: Correction
+    truncated: bool
+    correction_overlap: float | None
+    cycles: int = 1
+    usage: Usage | None = None
+    """Of all runs together."""
+
+
+class Desk:
+    """Where prompts go out to one provider and validated answers come back."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        workspace: Workspace,
+        *,
+        max_cycles: int,
+        sleep: Sleep = anyio.sleep,
+    ) -> None:
+        self.provider = provider
+        self._workspace = workspace
+        self._max_cycles = max_cycles
+        self._sleep = sleep
+
+    async def ask(self, prompt: str, progress: Progress) -> Answer:
+        """Cycle until there is an answer, or until another cycle would not help."""
+        usages: list[Usage] = []
+        cycles = 0
+        try:
+            async for attempt in tenacity.AsyncRetrying(
+                stop=tenacity.stop_after_attempt(self._max_cycles),
+                retry=tenacity.retry_if_exception(_worth_another_cycle),
+                wait=_wait,
+                sleep=self._sleep,
+                before_sleep=_log_retry,
+                reraise=True,
+            ):
+                cycles += 1
+                with attempt:
+                    answer = await self._cycle(prompt, progress, usages)
+                    usage = sum(usages, start=Usage()) if usages else None
+                    return replace(answer, cycles=cycles, usage=usage)
+        except ExecutionFailed as error:
+            raise ExecutionFailed(
+                "All retry and correction attempts were exhausted "
+                f"({cycles} of {self._max_cycles} cycles). The last one: {error.message}",
+                details=error.details,
+            ) from None
+        raise AssertionError("tenacity returns or raises")
+
+    async def _cycle(self, prompt: str, progress: Progress, usages: list[Usage]) -> Answer:
+        reply = await self.provider.ask(prompt, progress)
+        usages += [reply.usage] if reply.usage else []
+        found = await _found(reply)
+        if found:
+            kind: Correction = "repaired" if found.repaired else "none"
+            return Answer(_successful(found.object), reply, kind, found.truncated, None)
+        progress("the answer is not valid JSON: correcting it")
+        found = await self._corrected(reply.text, progress, usages)
+        known = overlap(str(found.object.get("report", "")), reply.text)
+        if known < TRUSTED_OVERLAP:
+            logger.warning("Only %.0f %% of a correction's words stand in its source", 100 * known)
+        return Answer(
+            _successful(found.object), reply, "corrected", found.truncated, round(known, 2)
+        )
+
+    async def _corrected(self, invalid: str, progress: Progress, usages: list[Usage]) -> Found:
+        try:
+            reply = await correct(self.provider, self._workspace, invalid, progress)
+        except GeminiMcpError as error:
+            logger.error("JSON correction failed: %s", error.message)
+            raise
+        except OSError as error:
+            logger.error("JSON correction failed: %s", error.strerror)
+            raise ExecutionFailed(
+                "The answer was not valid JSON, and its correction needs a "
+                f"temporary file: {error.strerror}."
+            ) from None
+        usages += [reply.usage] if reply.usage else []
+        if found := await _found(reply):
+            return found
+        logger.error("JSON correction failed: its output is no valid JSON either")
+        raise ExecutionFailed("The answer was not valid JSON, and neither was its correction.")
+
+
+async def _found(reply: Reply) -> Found | None:
+    # In a thread: megabytes of hostile text must not stop the server.
+    return await anyio.to_thread.run_sync(find, reply.text, _fitting, KEYS, abandon_on_cancel=True)
+
+
+def _fitting(candidate: Object) -> Object | None:
+    """The candidate as the schema wants it; None if it does not fit."""
+    if "success" not in candidate:
+        return None
+    if "report" not in candidate and "result" in candidate:
+        candidate["report"] = candidate.pop("result")
+    return candidate if _validator().is_valid(candidate) else None
+
+
+@cache
+def _validator() -> Any:
+    import jsonschema  # late: it takes longer to import than our whole start may cost
+
+    return jsonschema.Draft202012Validator(SCHEMA)
+
+
+def _successful(answer: Object) -> Object:
+    if answer["success"]:
+        return answer
+    said = str(answer.get("error") or answer.get("report") or "it gave no reason").strip()
+    raise ExecutionFailed(f"The model could not do the research: {said[:500]}")
+
+
+def _worth_another_cycle(error: BaseException) -> bool:
+    if isinstance(error, RateLimited):
+        left = anyio.current_effective_deadline() - anyio.current_time()
+        return (error.retry_after_s or 0) < left
+    return isinstance(error, ExecutionFailed)
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, RateLimited) and error.retry_after_s is not None:
+        return error.retry_after_s
+    return WAITS[min(state.attempt_number, len(WAITS)) - 1]
+
+
+def _log_retry(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, GeminiMcpError):
+        logger.warning(
+            "Cycle %d failed (%s: %s), the next one starts in %g s",
+            state.attempt_number,
+            error.code,
+            error.message,
+            state.upcoming_sleep,
+        )

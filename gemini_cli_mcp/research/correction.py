@@ -1,0 +1,67 @@
+"""Have output that is no JSON put into form by a run that can read it and do nothing else."""
+
+import re
+
+from gemini_cli_mcp import prompts
+from gemini_cli_mcp.errors import ExecutionFailed
+from gemini_cli_mcp.models import Progress, Provider, Reply
+from gemini_cli_mcp.workspace import Workspace
+
+# The gemini CLI cuts a file it reads at 2,000 lines and each line at 2,000 UTF-16 units.
+LINE_LENGTH = 990
+MAX_LINES = 1900
+LINE_BREAK = "\N{RETURN SYMBOL}"
+
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
+
+
+async def correct(
+    provider: Provider, workspace: Workspace, invalid: str, progress: Progress
+) -> Reply:
+    """What the provider makes of invalid output, which reaches it whole."""
+    with workspace.invalid_output(readable(invalid)) as file:
+        prompt = prompts.fill(
+            "correction-prompt", path=str(file), name=file.name, line_length=str(LINE_LENGTH)
+        )
+        return await provider.ask(prompt, progress, file)
+
+
+def readable(text: str) -> str:
+    """The text in lines that a CLI reads to their end, however long or many they were."""
+    lines = [
+        line[start : start + LINE_LENGTH]
+        for line in text.replace("\r\n", "\n").split("\n")
+        for start in range(0, len(line) or 1, LINE_LENGTH)
+    ]
+    if len(lines) > MAX_LINES:
+        lines = _packed(lines)
+    if len(lines) > MAX_LINES:
+        raise ExecutionFailed(f"The output is too long to be corrected ({len(text)} characters).")
+    return "\n".join(lines)
+
+
+def _packed(lines: list[str]) -> list[str]:
+    """Fewer lines: short ones joined, with a sign where the line break was."""
+    packed: list[str] = [lines[0]]
+    for line in lines[1:]:
+        if len(packed[-1]) + len(LINE_BREAK) + len(line) <= LINE_LENGTH:
+            packed[-1] += LINE_BREAK + line
+        else:
+            packed.append(line)
+    return packed
+
+
+def overlap(report: str, invalid: str) -> float:
+    """Which part of the report's words stands in the invalid output: 1.0 is all of them."""
+    known = set(_words(_ESCAPE.sub(_unescaped, invalid)))
+    words = _words(report)
+    return sum(word in known for word in words) / len(words) if words else 1.0
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else " "

@@ -1,0 +1,198 @@
+"""Find the one JSON object that matters in whatever a model wrote around it.
+
+Time is linear in the size of the text, whatever the text is: a model's answer is as
+untrusted as the pages it read. Duplicate keys, NaN, numbers without end, nesting without
+end and lone surrogates do not get through.
+"""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gemini_cli_mcp.models import Object, as_object
+from gemini_cli_mcp.text import scrub_all
+
+Fits = Callable[[Object], Object | None]
+"""Gives the object back in its final form if it is the one that is looked for."""
+
+MAX_DEPTH = 64
+SHORTEST = 16
+"""Characters of `{"success":true}`; anything shorter is no candidate."""
+MAX_REPAIR_SIZE = 256 << 10
+"""Characters. Bounded because json-repair is not linear on hostile text."""
+MAX_REPAIR_COST = 12_000_000
+"""Quotes times characters. 50 kB of `{"a" ` took it 80 s; this much takes it about one."""
+MIN_KEPT = 0.8
+"""Part of the text that a repair must keep: json-repair drops what it cannot place."""
+
+_START = re.compile(r'\{\s*+["}]')
+_TOKEN = re.compile(r'\s*+(?:("(?>[^"\\]++|\\.)*+")|([{}\[\]:,])|([-+.\w]++))', re.DOTALL)
+_FENCE = re.compile(r"```[\w-]*\s*\Z")
+_QUOTE = re.compile(r"""["'\u201c\u201d]""")
+_BRACKET = re.compile(r"[\[\]{}]")
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The object, and what had to be done to get it."""
+
+    object: Object
+    repaired: bool = False
+    truncated: bool = False
+    """The repair had to close a string that the text left open."""
+
+
+def find(text: str, fits: Fits, keys: frozenset[str]) -> Found | None:
+    """The last object in `text` that fits, if need be after a local repair.
+
+    `keys` are those that the object may have: where they stand, it begins.
+    """
+    for start, end in reversed(_objects(text)):
+        if end - start >= SHORTEST and (fitting := _load(text[start:end], fits)):
+            return Found(fitting)
+    for region in _regions(text, keys):
+        if found := _repair(region, fits, keys):
+            return found
+    return None
+
+
+def _load(candidate: str, fits: Fits, *, strict: bool = True) -> Object | None:
+    try:
+        value: object = json.loads(
+            candidate,
+            strict=strict,
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
+    except (ValueError, RecursionError):
+        return None
+    found = as_object(scrub_all(value))
+    return fits(found) if found else None
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> Object:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate key")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError("number out of range")
+    return number
+
+
+def _objects(text: str) -> list[Span]:
+    """All outermost objects that are lexically whole, in order, wherever they stand."""
+    spans: list[Span] = []
+    at = 0
+    while start := _START.search(text, at):
+        found, at = _scan(text, start.start())
+        spans += found
+    return spans
+
+
+def _scan(text: str, start: int) -> tuple[list[Span], int]:
+    """Follow one object from its brace; what it gave, and where to look on.
+
+    If it breaks off, the whole objects inside it count. No text is followed twice but the
+    last string: its quotes may have been prose, and the next object may begin with them.
+    """
+    stack: list[tuple[str, int, int]] = []
+    inner: list[Span] = []
+    expected = "value"
+    opened = False  # the last token opened something, so it may be closed at once
+    at = again = start
+    while token := _TOKEN.match(text, at):
+        string, mark, scalar = token.groups()
+        if string and expected == "key":
+            expected = ":"
+        elif (string or scalar) and expected == "value":
+            expected = ","
+        elif mark == ":" and expected == ":":
+            expected = "value"
+        elif mark == "," and expected == ",":
+            expected = "key" if stack[-1][0] == "{" else "value"
+        elif mark in ("{", "[") and expected == "value" and len(stack) < MAX_DEPTH:
+            stack.append((mark, token.start(2), len(inner)))
+            expected = "key" if mark == "{" else "value"
+        elif mark in ("}", "]") and (opened or expected == ",") and _closes(mark, stack[-1][0]):
+            kind, began, before = stack.pop()
+            if kind == "{":
+                inner[before:] = [(began, token.end())]
+            if not stack:
+                return inner, token.end()
+            expected = ","
+        else:
+            break
+        opened = mark in ("{", "[")
+        at = token.end()
+        again = token.start(1) + 1 if string else at
+    return inner, max(again, start + 1)
+
+
+def _closes(mark: str, opening: str) -> bool:
+    return (opening, mark) in (("{", "}"), ("[", "]"))
+
+
+def _regions(text: str, keys: frozenset[str]) -> Iterator[str]:
+    """Parts of the text that may be a broken object, the last beginning first."""
+    begin = re.compile(r"\{\s*+[\"'\u201c]?(?:" + "|".join(sorted(keys)) + r")\b")
+    starts = [match.start() for match in begin.finditer(text)]
+    for start in reversed(starts[-3:]):
+        if len(text) - start > MAX_REPAIR_SIZE + 1000:
+            return
+        region = _FENCE.sub("", text[start:].rstrip()).rstrip()
+        yield region
+        whole = region[: region.rfind("}") + 1]
+        if whole and whole != region:
+            yield whole
+
+
+def _repair(region: str, fits: Fits, keys: frozenset[str]) -> Found | None:
+    if found := _load(region, fits, strict=False):  # raw line breaks in strings, nothing else
+        return Found(found, repaired=True)
+    quotes = len(_QUOTE.findall(region))
+    if len(region) > MAX_REPAIR_SIZE or quotes * len(region) > MAX_REPAIR_COST:
+        return None
+    if _depth(region) > MAX_DEPTH or _repeats_a_key(region, keys):
+        return None
+    import json_repair  # late: only broken answers need it
+
+    try:
+        value = json_repair.repair_json(region, return_objects=True, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or not keys.issuperset(value):
+        return None
+    repaired = json.dumps(value, ensure_ascii=False)
+    if len(repaired) < MIN_KEPT * len(region) or not (found := _load(repaired, fits)):
+        return None
+    return Found(found, repaired=True, truncated=_ends_in_a_string(region))
+
+
+def _depth(region: str) -> int:
+    steps = (1 if bracket[0] in "[{" else -1 for bracket in _BRACKET.finditer(region))
+    return max(itertools.accumulate(steps), default=0)
+
+
+def _repeats_a_key(region: str, keys: frozenset[str]) -> bool:
+    """json-repair takes the last of two equal keys; we take none."""
+    return any(len(re.findall(rf'(?<!\\)"{re.escape(key)}"\s*:', region)) > 1 for key in keys)
+
+
+def _ends_in_a_string(region: str) -> bool:
+    return not region.endswith("}") and len(re.findall(r'(?<!\\)(?:\\\\)*"', region)) % 2 == 1

@@ -1,0 +1,50 @@
+"""Text that leaves the house: nothing in it that breaks a transport, a terminal or a secret.
+
+A lone surrogate kills a stdio server of mcp 2.3.0 (its serializer raises inside the
+transport), and control characters drive terminals. Both are replaced here, once, at
+the edges.
+"""
+
+import re
+from typing import cast
+
+_UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+_SECRETS = re.compile(
+    r"""(?x)
+    AIza[\w-]{20,}                                     # Google API keys
+    | AQ\.[\w-]{20,}                                   # Google API keys, newer form
+    | ya29\.[\w.-]+ | 1//[\w-]{20,}                    # OAuth access and refresh tokens
+    | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*                # JSON web tokens
+    | -----BEGIN[ ][\w ]*PRIVATE[ ]KEY-----[\s\S]*?(?:-----END[ ][\w ]*KEY-----|\Z)
+    | (?<=[Bb]earer[ ])[\w.~+/=-]{6,}
+    | (?<=://)[^/\s:@]+:[^/\s@]+(?=@)                  # user:password@ in an address
+    | (?i:(?<=[?&]key=)|(?<=[?&]access_token=))[^&\s"']+
+    """
+)
+_NAMED_SECRET = re.compile(
+    r"(?i)([\w-]*(?:key|token|secret|password|credentials)[\"']?\s*[=:]\s*[\"']?)"
+    r"(?!\[redacted\])([^\s\"',;}]{6,})"
+)
+
+
+def scrub(text: str) -> str:
+    """The text with lone surrogates and control characters replaced; line breaks and tabs stay."""
+    return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def scrub_all(value: object) -> object:
+    """`scrub` on every string inside a JSON value, keys included."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value).items()
+        return {scrub(str(key)): scrub_all(item) for key, item in items}
+    if isinstance(value, list):
+        return [scrub_all(item) for item in cast("list[object]", value)]
+    return value
+
+
+def redact(text: str) -> str:
+    """The text without anything that looks like a key, a token or a password."""
+    return _NAMED_SECRET.sub(r"\1[redacted]", _SECRETS.sub("[redacted]", text))

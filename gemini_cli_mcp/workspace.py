@@ -1,0 +1,147 @@
+"""The private folder of one running server, and the end of those that dead ones left.
+
+Everything the CLI writes (its homes, its session records, its error reports) and the
+files of corrections lie in `CONFIG_DIR/servers/<id>/`, which is removed at exit. The
+server holds a lock beside it as long as it lives; a later one removes what is no longer
+locked, so even a killed server leaves nothing for long.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+from gemini_cli_mcp.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+else:
+    import fcntl
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
+class Workspace:
+    """A folder nobody else reads, made when first needed."""
+
+    def __init__(self, config_dir: Path) -> None:
+        self._servers = config_dir / "servers"
+        self._root: Path | None = None
+        self._lock: int | None = None
+
+    def root(self) -> Path:
+        """The folder itself."""
+        if self._root is None:
+            try:
+                self._root = self._create()
+            except OSError as error:
+                raise ConfigError(
+                    f"The folder {self._servers} cannot be used: {os.strerror(error.errno or 0)}.",
+                    hint="Make it writable, or set GEMINI_MCP_CONFIG_DIR to a folder that is.",
+                ) from None
+        return self._root
+
+    def _create(self) -> Path:
+        config_dir = self._servers.parent
+        config_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(PermissionError):  # a mounted folder of somebody else's
+            config_dir.chmod(0o700)
+        self._servers.mkdir(mode=0o700, exist_ok=True)
+        while True:
+            root = self._servers / secrets.token_hex(8)
+            lock = os.open(f"{root}.lock", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            # A sweeper may have taken the lock, and the file, between these two lines.
+            if _try_lock(lock) and Path(f"{root}.lock").exists():
+                root.mkdir(mode=0o700)
+                self._lock = lock
+                return root
+            os.close(lock)
+
+    def folder(self, *parts: str) -> Path:
+        """A folder inside, created if need be."""
+        path = self.root().joinpath(*parts)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
+
+    @contextlib.contextmanager
+    def invalid_output(self, text: str) -> Generator[Path]:
+        """`text` in a file that is alone in its folder, for as long as the context lasts."""
+        timestamp = int(time.time())
+        parent = self.folder("corrections")
+        while True:
+            folder = parent / str(timestamp)
+            try:
+                folder.mkdir(mode=0o700)
+                break
+            except FileExistsError:
+                timestamp += 1
+        path = folder / f"temp-invalid-output-{timestamp}.txt"
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            yield path
+        finally:
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                logger.error("Temporary file %s was not deleted: %s", path, error.strerror)
+
+    def sweep(self) -> int:
+        """Remove what dead servers left; the number of their temporary files."""
+        removed = 0
+        for lock_file in self._servers.glob("*.lock"):
+            with contextlib.suppress(OSError):
+                lock = os.open(lock_file, os.O_RDWR)
+                try:
+                    if _try_lock(lock):
+                        left = lock_file.with_suffix("")
+                        removed += sum(1 for _ in left.rglob("temp-invalid-output-*.txt"))
+                        _remove(left)
+                        lock_file.unlink(missing_ok=True)
+                finally:
+                    os.close(lock)
+        return removed
+
+    def close(self) -> None:
+        """Remove the folder and let the lock go."""
+        if self._root is None or self._lock is None:
+            return
+        _remove(self._root)
+        Path(f"{self._root}.lock").unlink(missing_ok=True)
+        os.close(self._lock)
+        self._root = self._lock = None
+
+
+def _remove(folder: Path) -> None:
+    """Remove a tree that a dying child may still be writing into."""
+    for _ in range(3):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            return

@@ -1,0 +1,39 @@
+# Sourced by the other scripts: `setup run` or `setup dev` makes .venv ready and sets $python.
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=.venv/bin/python
+
+setup() {
+  # What the development lock holds serves running too.
+  if is_ready "$1" || { [ "$1" = run ] && is_ready dev; }; then return; fi
+  "$python" -m pip --version >/dev/null 2>&1 || create_venv
+  echo "Installing scripts/lock/$1.txt ..." >&2
+  pip install --require-hashes -r "scripts/lock/$1.txt"
+  pip install --no-deps --no-build-isolation --editable .
+  fingerprint "$1" >".venv/$1.stamp"
+}
+
+is_ready() {
+  [ -x "$python" ] && [ "$(cat ".venv/$1.stamp" 2>/dev/null)" = "$(fingerprint "$1")" ]
+}
+
+fingerprint() {
+  cat "scripts/lock/$1.txt" pyproject.toml | cksum
+}
+
+create_venv() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      echo "Setting up .venv with $("$candidate" --version) ..." >&2
+      rm -rf .venv
+      "$candidate" -m venv .venv
+      return
+    fi
+  done
+  echo "Python 3.11 or newer is needed, and none was found. Set PYTHON to its path." >&2
+  exit 1
+}
+
+pip() {
+  "$python" -m pip --disable-pip-version-check -qq "$@"
+}

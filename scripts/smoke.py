@@ -1,0 +1,37 @@
+"""One call of every tool, as an MCP client makes it. Exits 1 if one of them fails."""
+
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+CALLS = {"search": {"query": "What is the Model Context Protocol?"}}
+
+
+async def main() -> int:
+    with TemporaryDirectory() as config_dir:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "gemini_cli_mcp"],
+            env={
+                **os.environ,
+                "GEMINI_MCP_CLI_PATH": str(Path(__file__).with_name("stub-gemini")),
+                "GEMINI_MCP_CONFIG_DIR": config_dir,
+            },
+        )
+        failed = 0
+        async with Client(stdio_client(server)) as client:
+            listed = {tool.name for tool in (await client.list_tools()).tools}
+            for name in sorted(listed | CALLS.keys()):
+                result = await client.call_tool(name, CALLS.get(name, {}))
+                failed += bool(result.is_error)
+                print(f"{'FAILED' if result.is_error else 'ok'}: {name}")
+        return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(anyio.run(main))
