@@ -92,8 +92,9 @@ class Config(BaseModel):
             return cls.model_validate(given)
         except ValidationError as error:
             problems = (
-                f"{variables[str(item['loc'][0])]}={item['input']!r}: {_takes(item['msg'])}"
+                f"{variables[name]}={given[name]!r}: {_takes(item['msg'])}"
                 for item in error.errors()
+                for name in [str(item["loc"][0])]
             )
             raise ConfigError("; ".join(problems)) from None
 

@@ -57,7 +57,7 @@ def _show(payload: Object, *, as_json: bool) -> int:
         print(json.dumps(clean, ensure_ascii=False, indent=2))
     elif clean["success"]:
         _show_report(clean["result"])
-        errors.print(_summary(clean["metadata"]), style="dim", markup=False)
+        errors.print("\n" + _summary(clean["metadata"]), style="dim", markup=False)
     else:
         error = clean["error"]
         errors.print(f"{error['code']}: {error['message']}", style="bold red", markup=False)

@@ -29,7 +29,7 @@ MAX_REPAIR_COST = 12_000_000
 MIN_KEPT = 0.8
 """Part of the text that a repair must keep: json-repair drops what it cannot place."""
 
-_START = re.compile(r'\{\s*+["}]')
+_START = re.compile(r'\{\s*+"')
 _TOKEN = re.compile(r'\s*+(?:("(?>[^"\\]++|\\.)*+")|([{}\[\]:,])|([-+.\w]++))', re.DOTALL)
 _FENCE = re.compile(r"```[\w-]*\s*\Z")
 _QUOTE = re.compile(r"""["'\u201c\u201d]""")
@@ -163,12 +163,14 @@ def _regions(text: str, keys: frozenset[str]) -> Iterator[str]:
 
 
 def _repair(region: str, fits: Fits, keys: frozenset[str]) -> Found | None:
+    if _depth(region) > MAX_DEPTH:
+        return None
     if found := _load(region, fits, strict=False):  # raw line breaks in strings, nothing else
         return Found(found, repaired=True)
     quotes = len(_QUOTE.findall(region))
     if len(region) > MAX_REPAIR_SIZE or quotes * len(region) > MAX_REPAIR_COST:
         return None
-    if _depth(region) > MAX_DEPTH or _repeats_a_key(region, keys):
+    if _repeats_a_key(region, keys):
         return None
     import json_repair  # late: only broken answers need it
 

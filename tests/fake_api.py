@@ -1,0 +1,142 @@
+"""A Gemini API on loopback for the real CLI: it plays a script and remembers what it was sent."""
+
+import json
+import re
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tests.support import REDIRECT
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call that the CLI made."""
+
+    kind: str
+    """main, search or fetch."""
+    model: str
+    body: Body
+    size: int
+    key: str | None
+
+    @property
+    def tools(self) -> list[str]:
+        """The tools that the model was told it has."""
+        return [
+            declared["name"]
+            for tool in self.body.get("tools", [])
+            for declared in tool.get("functionDeclarations", [])
+        ]
+
+    @property
+    def text(self) -> str:
+        """All that was said so far."""
+        parts = [part for content in self.body["contents"] for part in content["parts"]]
+        return "\n".join(part.get("text", "") for part in parts)
+
+
+@dataclass
+class FakeApi:
+    """What the model does: first call these tools, one turn each, then say these texts."""
+
+    url: str
+    calls: list[tuple[str, Body]] = field(default_factory=list[tuple[str, Body]])
+    texts: list[str] = field(default_factory=list[str])
+    """One for each conversation; the last one goes on."""
+    failure: tuple[int, Body] | None = None
+    requests: list[Request] = field(default_factory=list[Request])
+    _told: int = 0
+
+    def answer(self, request: Request) -> tuple[int, Body]:
+        self.requests.append(request)
+        if self.failure:
+            return self.failure
+        if request.kind == "search":
+            return 200, _candidate([{"text": "Blue, says NASA."}], _grounding())
+        if request.kind == "fetch":
+            return 200, _candidate([{"text": "A page about blue."}])
+        turn = sum(
+            1
+            for content in request.body["contents"]
+            if any("functionResponse" in part for part in content["parts"])
+        )
+        if turn < len(self.calls) and request.tools:
+            name, arguments = self.calls[turn]
+            call = {"name": name, "args": arguments, "id": f"call-{turn}"}
+            return 200, _candidate([{"functionCall": call}])
+        text = self.texts[min(self._told, len(self.texts) - 1)]
+        self._told += 1
+        return 200, _candidate([{"text": text}])
+
+
+def _candidate(parts: list[Body], grounding: Body | None = None) -> Body:
+    candidate: Body = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}
+    if grounding:
+        candidate["groundingMetadata"] = grounding
+    usage = {"promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110}
+    return {"candidates": [candidate], "usageMetadata": usage}
+
+
+def _grounding() -> Body:
+    return {
+        "groundingChunks": [
+            {"web": {"uri": REDIRECT + "nasa", "title": "nasa.gov"}},
+            {"web": {"uri": REDIRECT + "noaa", "title": "noaa.gov"}},
+        ],
+        "groundingSupports": [
+            {"segment": {"startIndex": 0, "endIndex": 4}, "groundingChunkIndices": [0, 1]}
+        ],
+    }
+
+
+@contextmanager
+def fake_api() -> Generator[FakeApi]:
+    """Serve until the context ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            body: Body = json.loads(raw)
+            path = re.search(r"/models/([^:]+):(\w+)", self.path)
+            assert path
+            tools = json.dumps(body.get("tools", []))
+            kind = (
+                "search"
+                if "googleSearch" in tools
+                else "fetch"
+                if "urlContext" in tools
+                else "main"
+            )
+            key = self.headers["x-goog-api-key"]
+            status, answer = api.answer(Request(kind, path[1], body, len(raw), key))
+            data = json.dumps(answer).encode()
+            streamed = path[2].startswith("stream") and status == 200
+            if streamed:
+                data = b"data: " + data + b"\r\n\r\n"
+            self.send_response(status)
+            self.send_header(
+                "Content-Type", "text/event-stream" if streamed else "application/json"
+            )
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_request(self, code: object = "-", size: object = "-") -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    api = FakeApi(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield api
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

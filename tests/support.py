@@ -1,0 +1,120 @@
+"""The stub CLI and the server, ready to be driven by tests."""
+
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.models import Progress
+from gemini_cli_mcp.providers.gemini_cli import GeminiCli
+from gemini_cli_mcp.research.answer import Desk
+from gemini_cli_mcp.research.search import search
+from gemini_cli_mcp.workspace import Workspace
+
+ROOT = Path(__file__).parent.parent
+STUB = ROOT / "scripts" / "stub-gemini"
+REAL_CLI = ROOT / "tests/real-cli/node_modules/.bin/gemini"
+QUESTION = "Why is the sky blue?"
+REDIRECT = "https://vertexaisearch.cloud.google.com/grounding-api-redirect/"
+
+Turn = dict[str, Any]
+Result = dict[str, Any]
+
+
+def report(text: str = "Short waves scatter more.", **more: object) -> str:
+    """What a well-behaved model answers."""
+    return json.dumps({"success": True, "report": text, **more})
+
+
+def found(query: str, *names: str) -> Turn:
+    """A search with one source for each name."""
+    return {"query": query, "sources": [[f"{name}.org", REDIRECT + name] for name in names]}
+
+
+class Stub:
+    """The stub CLI in a folder of its own, and the pieces of our program that run on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config_dir = folder / "config"
+        self.home = folder / "home"
+        self._runs = folder / "runs"
+        self._turns = folder / "turns.json"
+        self.home.mkdir()
+        self._runs.mkdir()
+        self.environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "GEMINI_MCP_CLI_PATH": str(STUB),
+            "GEMINI_MCP_CONFIG_DIR": str(self.config_dir),
+            "STUB_GEMINI_DIR": str(self._runs),
+        }
+        self.messages: list[str] = []
+        self.waits: list[float] = []
+
+    def plays(self, *turns: Turn) -> None:
+        """Each run plays the next turn; the last one goes on."""
+        self._turns.write_text(json.dumps(turns), encoding="utf-8")
+        self.environ["STUB_GEMINI_TURNS"] = str(self._turns)
+
+    def plays_scenario(self, *names: str) -> None:
+        """Likewise, with the scenarios that the stub has built in."""
+        self.environ["STUB_GEMINI_SCENARIO"] = ",".join(names)
+
+    @property
+    def runs(self) -> list[Result]:
+        """What each run saw."""
+        return [json.loads(path.read_text()) for path in sorted(self._runs.glob("run-*.json"))]
+
+    def files_left(self) -> list[Path]:
+        """All that is still in the configuration folder."""
+        return [path for path in self.config_dir.rglob("*") if path.is_file()]
+
+    async def search(
+        self,
+        query: object = QUESTION,
+        *,
+        sleep: Callable[[float], Awaitable[None]] | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Research on the stub; waits are written down and not waited, unless `sleep` says so."""
+        config = Config.from_env(self.environ)
+        workspace = Workspace(config.config_dir)
+        try:
+            provider = GeminiCli(config, workspace, self.environ)
+            desk = Desk(
+                provider, workspace, max_cycles=config.max_cycles, sleep=sleep or self._note_wait
+            )
+            return await search(
+                desk, query, timeout=config.timeout, progress=progress or self.messages.append
+            )
+        finally:
+            workspace.close()
+
+    async def _note_wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether this process runs; one that is dead but not yet reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until the condition holds."""
+    with anyio.fail_after(seconds):
+        while not condition():
+            await anyio.sleep(0.02)
+
+
+def command(*arguments: str) -> list[str]:
+    """The program as users start it."""
+    return [sys.executable, "-m", "gemini_cli_mcp", *arguments]

@@ -1,0 +1,83 @@
+"""The configuration: every variable checked at start, and the README's table true."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.errors import ConfigError
+from tests.support import ROOT
+
+
+def test_without_variables_the_defaults_stand() -> None:
+    config = Config.from_env({})
+
+    assert (config.model, config.correction_model, config.cli_path) == (None, None, "gemini")
+    assert (config.timeout, config.max_cycles, config.log_level) == (300, 3, "INFO")
+    assert config.config_dir.name == "gemini-cli-mcp"
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    variables = [str(field.title) for field in Config.model_fields.values()]
+
+    assert Config.from_env(dict.fromkeys(variables, " ")) == Config.from_env({})
+
+
+def test_values_are_taken_as_given() -> None:
+    config = Config.from_env(
+        {
+            "GEMINI_MODEL": "gemini-2.5-flash",
+            "GEMINI_MCP_TIMEOUT": "1.5",
+            "GEMINI_MCP_LOG_LEVEL": "debug",
+            "GEMINI_MCP_CONFIG_DIR": "~/somewhere",
+        }
+    )
+
+    assert (config.model, config.timeout, config.log_level) == ("gemini-2.5-flash", 1.5, "DEBUG")
+    assert config.config_dir == Path.home() / "somewhere"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("GEMINI_MCP_TIMEOUT", "abc"),
+        ("GEMINI_MCP_TIMEOUT", "0"),
+        ("GEMINI_MCP_TIMEOUT", "-1"),
+        ("GEMINI_MCP_TIMEOUT", "nan"),
+        ("GEMINI_MCP_TIMEOUT", "1e999"),
+        ("GEMINI_MCP_MAX_CYCLES", "0"),
+        ("GEMINI_MCP_MAX_CYCLES", "1.5"),
+        ("GEMINI_MCP_LOG_LEVEL", "LOUD"),
+        ("GEMINI_MODEL", "--yolo"),
+        ("GEMINI_MCP_CONFIG_DIR", str(ROOT / "LICENSE")),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_it_should_be(variable: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.from_env({variable: value})
+
+    assert caught.value.message.startswith(f"{variable}={value!r}: ")
+    assert "should be" in caught.value.message
+
+
+def test_all_wrong_values_are_named_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"GEMINI_MCP_TIMEOUT.*GEMINI_MCP_MAX_CYCLES"):
+        Config.from_env({"GEMINI_MCP_TIMEOUT": "x", "GEMINI_MCP_MAX_CYCLES": "y"})
+
+
+def test_the_readme_lists_every_variable_as_it_is() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", readme, re.MULTILINE)
+
+    def default(value: object) -> str:
+        return "unset" if value is None else "see right" if callable(value) else f"`{value}`"
+
+    assert rows == [
+        (
+            field.title,
+            default(field.default_factory or field.default),
+            field.description,
+        )
+        for field in Config.model_fields.values()
+    ]

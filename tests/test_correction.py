@@ -1,0 +1,48 @@
+"""What a correction is given to read, and how far its result can be trusted."""
+
+import pytest
+
+from gemini_cli_mcp.errors import ExecutionFailed
+from gemini_cli_mcp.research.correction import LINE_BREAK, LINE_LENGTH, MAX_LINES, overlap, readable
+
+
+def test_short_lines_stay_as_they_are() -> None:
+    assert readable("one\n\ntwo\r\nthree") == "one\n\ntwo\nthree"
+
+
+def test_long_lines_are_broken_and_lose_nothing() -> None:
+    text = "".join(chr(0x4E00 + n % 5000) for n in range(60_000))
+
+    lines = readable(text).split("\n")
+
+    assert "".join(lines) == text
+    assert max(len(line.encode("utf-16-le")) // 2 for line in lines) < 2000
+
+
+def test_many_lines_are_joined_and_lose_nothing() -> None:
+    text = "\n".join(f"line {n}" for n in range(5_000))
+
+    packed = readable(text)
+
+    assert packed.replace(LINE_BREAK, "\n") == text
+    assert len(packed.split("\n")) <= MAX_LINES
+
+
+def test_more_than_a_cli_reads_is_refused() -> None:
+    with pytest.raises(ExecutionFailed, match="too long"):
+        readable("x" * (LINE_LENGTH * MAX_LINES + 1))
+
+
+@pytest.mark.parametrize(
+    ("report", "invalid", "share"),
+    [
+        ("The sky is blue.", '{"report": "The sky is blue.', 1.0),
+        ("The sky is blue.", "The\\nsky\\tis blue", 1.0),
+        ("天空是蓝色的", '"\\u5929\\u7a7a\\u662f\\u84dd\\u8272\\u7684', 1.0),
+        ("天空是红色的", "天空是蓝色的", 5 / 6),
+        ("One two three four", "one TWO", 0.5),
+        ("", "anything", 1.0),
+    ],
+)
+def test_the_overlap_is_the_share_of_known_words(report: str, invalid: str, share: float) -> None:
+    assert overlap(report, invalid) == pytest.approx(share)

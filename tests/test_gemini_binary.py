@@ -1,0 +1,109 @@
+"""Finding the CLI where people have it, and knowing it for what it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gemini_cli_mcp.errors import CliNotFound
+from gemini_cli_mcp.providers.gemini_binary import find
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def official(folder: Path, version: str) -> Path:
+    package = folder / "lib/node_modules/@google/gemini-cli"
+    executable(package / "bundle/gemini.js")
+    (package / "package.json").write_text(json.dumps({"version": version}))
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/gemini").symlink_to(package / "bundle/gemini.js")
+    return folder / "bin/gemini"
+
+
+def test_path_comes_first(tmp_path: Path) -> None:
+    expected = executable(tmp_path / "on-path/gemini")
+    executable(tmp_path / ".volta/bin/gemini")
+
+    found = find("gemini", {"PATH": str(expected.parent), "HOME": str(tmp_path)})
+
+    assert (found.path, found.official) == (expected, False)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ".npm-global/bin",
+        ".local/bin",
+        ".volta/bin",
+        ".local/share/pnpm",
+        "Library/pnpm",
+        ".bun/bin",
+        ".nvm/versions/node/v22.1.0/bin",
+        ".local/share/fnm/node-versions/v20.9.0/installation/bin",
+        "Library/Application Support/fnm/node-versions/v20.9.0/installation/bin",
+    ],
+)
+def test_places_that_desktop_apps_miss_are_looked_at(tmp_path: Path, place: str) -> None:
+    expected = executable(tmp_path / place / "gemini-test")
+
+    assert find("gemini-test", {"PATH": "/usr/bin", "HOME": str(tmp_path)}).path == expected
+
+
+def test_of_several_node_versions_the_newest_counts(tmp_path: Path) -> None:
+    for version in ("v9.9.9", "v22.10.0", "v22.9.0"):
+        executable(tmp_path / f".nvm/versions/node/{version}/bin/gemini-test")
+
+    found = find("gemini-test", {"PATH": "", "HOME": str(tmp_path)})
+
+    assert "v22.10.0" in str(found.path)
+
+
+def test_a_managers_own_variable_counts(tmp_path: Path) -> None:
+    expected = executable(tmp_path / "elsewhere/bin/gemini-test")
+
+    found = find(
+        "gemini-test", {"PATH": "", "HOME": "/nowhere", "VOLTA_HOME": str(tmp_path / "elsewhere")}
+    )
+
+    assert found.path == expected
+
+
+def test_an_official_cli_is_recognised_by_its_package(tmp_path: Path) -> None:
+    found = find(str(official(tmp_path, "0.61.0")), {})
+
+    assert (found.official, found.version) == (True, "0.61.0")
+
+
+@pytest.mark.parametrize("version", ["0.39.0", "0.9.9", "0.39.0-preview.1"])
+def test_an_old_official_cli_is_refused_with_an_upgrade(tmp_path: Path, version: str) -> None:
+    with pytest.raises(CliNotFound, match=r"too old: 0\.39\.1") as caught:
+        find(str(official(tmp_path, version)), {})
+
+    assert "@google/gemini-cli@latest" in caught.value.next_step
+
+
+@pytest.mark.parametrize("version", ["0.39.1", "0.61.0-nightly.20260801", "1.0"])
+def test_a_new_enough_one_is_taken(tmp_path: Path, version: str) -> None:
+    assert find(str(official(tmp_path, version)), {}).version == version
+
+
+def test_a_path_without_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CliNotFound, match="There is no file"):
+        find(str(tmp_path / "gemini"), {})
+
+
+def test_a_file_that_is_not_executable_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gemini").write_text("")
+
+    with pytest.raises(CliNotFound, match="not executable"):
+        find(str(tmp_path / "gemini"), {})
+
+
+def test_a_name_that_is_nowhere_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CliNotFound, match="`no-such-gemini`"):
+        find("no-such-gemini", {"PATH": "/usr/bin", "HOME": str(tmp_path)})

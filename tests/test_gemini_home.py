@@ -1,0 +1,172 @@
+"""The CLI's private homes: what is in them, and what the child may know."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemini_cli_mcp.providers import gemini_home
+from gemini_cli_mcp.providers.gemini_home import Home, Profile, SignIn, sign_ins
+from gemini_cli_mcp.workspace import Workspace
+from tests.support import Stub, report
+
+SEARCH = Profile("search", ("google_web_search", "web_fetch"), None)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    workspace = Workspace(tmp_path / "config")
+    yield workspace
+    workspace.close()
+
+
+def settings(home: Home) -> dict[str, Any]:
+    return json.loads((home.path / ".gemini/settings.json").read_text())
+
+
+def user(tmp_path: Path, *files: str) -> dict[str, str]:
+    (tmp_path / ".gemini").mkdir()
+    for name in files:
+        (tmp_path / ".gemini" / name).write_text("{}")
+    return {"HOME": str(tmp_path)}
+
+
+def test_a_key_outranks_everything(tmp_path: Path) -> None:
+    environ = user(tmp_path, ".env", "oauth_creds.json") | {
+        "GEMINI_API_KEY": "k",
+        "GOOGLE_GENAI_USE_VERTEXAI": "true",
+    }
+
+    assert sign_ins(environ) == [SignIn("gemini-api-key")]
+
+
+@pytest.mark.parametrize(
+    "variable", [("GOOGLE_GENAI_USE_VERTEXAI", "true"), ("GOOGLE_API_KEY", "k")]
+)
+def test_then_vertex(tmp_path: Path, variable: tuple[str, str]) -> None:
+    environ = user(tmp_path, ".env") | dict([variable])
+
+    assert sign_ins(environ) == [SignIn("vertex-ai")]
+
+
+def test_then_the_users_env_file_and_then_the_login(tmp_path: Path) -> None:
+    environ = user(tmp_path, ".env", "oauth_creds.json")
+    folder = tmp_path / ".gemini"
+
+    assert sign_ins(environ) == [
+        SignIn(None, folder / ".env"),
+        SignIn("oauth-personal", folder / ".env", folder / "oauth_creds.json"),
+    ]
+
+
+def test_the_users_own_home_of_the_cli_counts(tmp_path: Path) -> None:
+    environ = user(tmp_path, "oauth_creds.json")
+
+    found = sign_ins({"HOME": "/nowhere", "GEMINI_CLI_HOME": environ["HOME"]})
+
+    assert found == [SignIn("oauth-personal", None, tmp_path / ".gemini/oauth_creds.json")]
+
+
+def test_without_any_the_cli_is_asked_all_the_same() -> None:
+    assert sign_ins({"HOME": "/nowhere"}) == [SignIn(None)]
+
+
+def test_sign_in_files_are_linked_and_never_copied(tmp_path: Path, workspace: Workspace) -> None:
+    [_, login] = sign_ins(user(tmp_path, ".env", "oauth_creds.json"))
+
+    home = gemini_home.prepare(workspace, SEARCH, login)
+
+    linked = home.path / ".gemini/oauth_creds.json"
+    assert linked.is_symlink() and linked.readlink() == tmp_path / ".gemini/oauth_creds.json"
+    assert (workspace.root() / ".gemini/.env").readlink() == tmp_path / ".gemini/.env"
+    assert settings(home)["security"]["auth"]["selectedType"] == "oauth-personal"
+
+
+async def test_an_env_file_without_a_key_gives_way_to_the_login(stub: Stub) -> None:
+    folder = Path(stub.environ["HOME"]) / ".gemini"
+    folder.mkdir()
+    (folder / ".env").write_text("GOOGLE_CLOUD_PROJECT=p")
+    (folder / "oauth_creds.json").write_text("{}")
+    stub.plays({"exit_code": 41, "stderr": "Please set an Auth method"}, {"text": report()})
+
+    result = await stub.search()
+
+    assert result["success"]
+    assert len(stub.runs) == 2
+    assert stub.waits == []
+
+
+def test_only_the_tools_of_the_profile_exist(workspace: Workspace) -> None:
+    search = gemini_home.prepare(workspace, SEARCH, SignIn("gemini-api-key"))
+    correction = gemini_home.prepare(
+        workspace, Profile("correction", (), None), SignIn("gemini-api-key")
+    )
+
+    assert settings(search)["tools"]["core"] == ["google_web_search", "web_fetch"]
+    assert settings(correction)["tools"]["core"] == []
+    assert search.path != correction.path
+    assert list(search.work.iterdir()) == []
+
+
+def test_the_search_uses_the_main_model(workspace: Workspace) -> None:
+    profile = Profile("search", SEARCH.tools, "gemini-2.5-flash")
+
+    home = gemini_home.prepare(workspace, profile, SignIn(None))
+
+    alias = settings(home)["modelConfigs"]["customAliases"]["web-search"]["modelConfig"]
+    assert alias == {
+        "model": "gemini-2.5-flash",
+        "generateContentConfig": {"tools": [{"googleSearch": {}}]},
+    }
+
+
+@pytest.mark.parametrize(
+    "model", [None, "flash", "pro", "auto", "auto-gemini-3", "gemini-3.5-flash"]
+)
+def test_a_name_that_the_cli_replaces_is_no_alias(workspace: Workspace, model: str | None) -> None:
+    home = gemini_home.prepare(workspace, Profile("search", SEARCH.tools, model), SignIn(None))
+
+    assert "modelConfigs" not in settings(home)
+
+
+def test_foreign_secrets_stay_with_us(tmp_path: Path) -> None:
+    home = Home(tmp_path, tmp_path)
+    kept = {
+        "PATH": "/bin",
+        "HTTPS_PROXY": "http://proxy",
+        "NODE_EXTRA_CA_CERTS": "/ca.pem",
+        "GEMINI_API_KEY": "k",
+        "GOOGLE_API_KEY": "k",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/adc.json",
+        "GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1",
+        "STUB_GEMINI_DIR": "/x",
+    }
+    names = """
+        OPENAI_API_KEY GITHUB_TOKEN GEMINI_MCP_HTTP_TOKENS AWS_SECRET_ACCESS_KEY client_secret
+        PGPASSWORD DB_PASSWORD_FILE AWS_CREDENTIALS_PATH ZAI_API_KEY
+    """
+    secrets = dict.fromkeys(names.split(), "secret")
+
+    environment = home.environment(kept | secrets, tmp_path)
+
+    assert kept.items() <= environment.items()
+    assert "secret" not in environment.values()
+
+
+def test_what_would_undo_the_isolation_is_set_by_us(tmp_path: Path) -> None:
+    hostile = {
+        "NODE_OPTIONS": "--require /evil.js",
+        "GEMINI_SANDBOX": "docker",
+        "GEMINI_CLI_SYSTEM_SETTINGS_PATH": "/evil.json",
+        "GEMINI_SYSTEM_MD": "/evil.md",
+        "GEMINI_CLI_HOME": "/evil",
+        "GEMINI_MODEL": "evil",
+    }
+
+    environment = Home(tmp_path, tmp_path).environment(hostile, tmp_path)
+
+    assert not any("evil" in value or value == "docker" for value in environment.values())
+    assert environment["NODE_OPTIONS"] == ""
+    assert set(hostile) - set(environment) == {"GEMINI_MODEL"}

@@ -1,0 +1,45 @@
+"""The templates and how they are filled."""
+
+import json
+
+import pytest
+
+from gemini_cli_mcp import prompts
+from gemini_cli_mcp.research.answer import KEYS, _fitting
+from gemini_cli_mcp.research.json_finder import find
+
+
+def test_a_value_is_never_looked_at_again() -> None:
+    filled = prompts.fill("search-prompt", query="{{mark}} {{nope}}", date="D", mark="M")
+
+    assert "\n{{mark}} {{nope}}\n" in filled
+    assert "Today is D." in filled
+
+
+def test_a_missing_value_is_a_crash() -> None:
+    with pytest.raises(KeyError):
+        prompts.fill("search-prompt", query="x")
+
+
+def test_a_missing_template_is_a_crash() -> None:
+    with pytest.raises(FileNotFoundError):
+        prompts.fill("no-such-prompt")
+
+
+@pytest.mark.parametrize("name", ["search-prompt", "correction-prompt"])
+def test_the_example_shown_to_the_model_is_what_we_accept(name: str) -> None:
+    template = prompts.path(name).read_text(encoding="utf-8")
+    start = template.index(
+        '{"success": true' if name == "search-prompt" else '{\n  "success": true'
+    )
+
+    example, _ = json.JSONDecoder().raw_decode(template, start)
+
+    assert _fitting(example) is not None
+
+
+def test_a_model_that_repeats_the_prompt_has_not_answered() -> None:
+    found = find(prompts.path("search-prompt").read_text(encoding="utf-8"), _fitting, KEYS)
+
+    assert found is not None
+    assert found.object["success"] is False

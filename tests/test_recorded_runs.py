@@ -1,0 +1,136 @@
+"""Runs of the real CLI 0.61, recorded: each is understood and named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gemini_cli_mcp.models import Search, Source
+from gemini_cli_mcp.process.run import Completed
+from gemini_cli_mcp.providers import gemini_record
+from gemini_cli_mcp.providers.gemini_failures import failure, is_usage_error
+from gemini_cli_mcp.providers.gemini_stream import Transcript
+from tests.support import REDIRECT
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def replay(name: str, messages: list[str] | None = None) -> tuple[Completed, Transcript]:
+    folder = RECORDED / name
+    transcript = Transcript((messages if messages is not None else []).append)
+    for line in (folder / "stdout").read_bytes().splitlines():
+        transcript.feed(line)
+    exit_code = int((folder / "exit_code").read_text())
+    return Completed("exited", exit_code, (folder / "stderr").read_text()), transcript
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("api-400-bad-key-stream-json", "AUTH_ERROR"),
+        ("api-404-invalid-model-stream-json", "CONFIG_ERROR"),
+        ("api-429-day-stream-json", "QUOTA_EXHAUSTED"),
+        ("api-429-maxAttempts1-stream-json", "RATE_LIMITED"),
+        ("api-500-stream-json", "EXECUTION_ERROR"),
+        ("auth-missing-stream-json", "AUTH_ERROR"),
+        ("auth-oauth-selected-no-creds-json", "AUTH_ERROR"),
+        ("connection-refused-json", "EXECUTION_ERROR"),
+        ("model-empty-response-stream-json", "EXECUTION_ERROR"),
+        ("no-input", "EXECUTION_ERROR"),
+        ("settings-invalid-json", "CONFIG_ERROR"),
+        ("signal-sigkill-norelaunch", "EXECUTION_ERROR"),
+        ("signal-sigterm-norelaunch", "EXECUTION_ERROR"),
+        ("turn-limit-stream-json", "EXECUTION_ERROR"),
+        ("untrusted-folder", "EXECUTION_ERROR"),
+    ],
+)
+def test_a_recorded_failure_gets_its_code(name: str, code: str) -> None:
+    error = failure(*replay(name))
+
+    assert error is not None
+    assert error.code == code
+    assert "    at " not in (error.details or "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "success-stream-json",
+        "success-stream-json-two-searches",
+        "success-text",
+        "model-maxtokens-stream-json",
+        "websearch-subcall-400-stream-json",
+        "websearch-429-day-samemodel-stream-json",
+    ],
+)
+def test_a_recorded_success_is_no_failure(name: str) -> None:
+    completed, transcript = replay(name)
+
+    assert failure(completed, transcript) is None
+    assert transcript.text.strip()
+
+
+def test_a_recorded_usage_error_is_told_from_other_failures() -> None:
+    assert is_usage_error(*replay("bad-flag"))
+    assert not is_usage_error(*replay("auth-missing-stream-json"))
+    assert not is_usage_error(*replay("api-500-stream-json"))
+
+
+def test_the_main_model_is_told_from_the_router_and_the_search_helper() -> None:
+    _, transcript = replay("success-stream-json")
+
+    assert transcript.busiest_model == "gemini-3.8-flash"
+
+
+def test_a_failed_search_is_seen_in_a_run_that_succeeded() -> None:
+    _, transcript = replay("websearch-subcall-400-stream-json")
+
+    [search] = transcript.searches
+    assert search.query == "paris olympics 2024"
+    assert "API key not valid" in (search.error or "")
+
+
+def test_the_session_record_gives_searches_sources_and_model_and_is_deleted(
+    tmp_path: Path,
+) -> None:
+    chats = tmp_path / ".gemini/tmp/work/chats"
+    chats.mkdir(parents=True)
+    shutil.copy(
+        RECORDED / "session-record.jsonl", chats / "session-2026-11-16T02-54-5001a886.jsonl"
+    )
+
+    record = gemini_record.take(tmp_path, "5001a886-4cb1-406b-be9f-7505d061c007")
+
+    sources = (
+        Source(REDIRECT + "AAA111", "olympics.com"),
+        Source(REDIRECT + "BBB222", "wikipedia.org"),
+    )
+    assert record is not None
+    assert record.model == "gemini-2.5-flash"
+    assert record.searches == (
+        Search("first query", sources=sources),
+        Search("second query", sources=sources),
+    )
+    assert list(chats.iterdir()) == []
+
+
+def test_a_damaged_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    chats = tmp_path / ".gemini/tmp/work/chats"
+    chats.mkdir(parents=True)
+    lines = ["[]", '{"type": "gemini", "toolCalls": [7, {"name": "google_web_search"}]}', '{"ty']
+    (chats / "session-x-abcdefgh.jsonl").write_text("\n".join(lines))
+
+    record = gemini_record.take(tmp_path, "abcdefgh-1")
+
+    assert record is not None
+    assert record.searches == (Search("", error="it did not finish"),)
+
+
+def test_a_session_id_cannot_reach_other_files(tmp_path: Path) -> None:
+    chats = tmp_path / ".gemini/tmp/work/chats"
+    chats.mkdir(parents=True)
+    (chats / "session-x-abcdefgh.jsonl").write_text("")
+
+    assert gemini_record.take(tmp_path, "*") is None
+    assert gemini_record.take(tmp_path, "../../*") is None
+    assert (chats / "session-x-abcdefgh.jsonl").exists()

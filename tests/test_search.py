@@ -1,0 +1,484 @@
+"""`search` on the stub CLI: every scenario of its contract."""
+
+import json
+import logging
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from gemini_cli_mcp.errors import (
+    CliNotFound,
+    ConfigError,
+    ExecutionFailed,
+    GeminiMcpError,
+    InvalidInput,
+    QuotaExhausted,
+    RateLimited,
+    TimedOut,
+)
+from gemini_cli_mcp.research.answer import WAITS
+from tests.support import QUESTION, REDIRECT, Stub, found, report
+
+PROSE = "The sky is blue because short waves scatter more than long ones do."
+
+
+async def test_a_good_answer_becomes_the_result(stub: Stub) -> None:
+    stub.plays(
+        {
+            "text": report("Blue."),
+            "searches": [found("blue sky", "nasa", "noaa"), found("again", "nasa")],
+        }
+    )
+
+    result = await stub.search()
+
+    metadata = result["metadata"]
+    assert (result["success"], result["result"]) == (True, "Blue.")
+    assert metadata["query"] == QUESTION
+    assert metadata["search_queries_used"] == ["blue sky", "again"]
+    assert metadata["sources_visited"] == [REDIRECT + "nasa", REDIRECT + "noaa"]
+    assert (metadata["evidence"], metadata["grounded"]) == ("ledger", True)
+    assert (metadata["provider"], metadata["cycles"], metadata["correction"]) == (
+        "gemini",
+        1,
+        "none",
+    )
+    assert metadata["usage"]["tool_calls"] == 2
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", metadata["timestamp"])
+    assert metadata["duration_ms"] > 0
+
+
+@pytest.mark.parametrize("scenario", ["fenced", "prose", "good"])
+async def test_the_object_is_found_wherever_it_stands(stub: Stub, scenario: str) -> None:
+    stub.plays_scenario(scenario)
+
+    result = await stub.search()
+
+    assert result["result"].startswith("## Answer")
+    assert result["metadata"]["correction"] == "none"
+
+
+async def test_the_last_object_that_fits_wins(stub: Stub) -> None:
+    stub.plays({"text": report("Draft.") + " I looked again: " + report("Final.") + ' {"x": 1}'})
+
+    assert (await stub.search())["result"] == "Final."
+
+
+async def test_result_is_accepted_for_report(stub: Stub) -> None:
+    stub.plays({"text": '{"success": true, "result": "Blue."}'})
+
+    assert (await stub.search())["result"] == "Blue."
+
+
+async def test_broken_json_is_repaired_without_another_run(stub: Stub) -> None:
+    stub.plays_scenario("repairable")
+
+    result = await stub.search()
+
+    assert result["metadata"]["correction"] == "repaired"
+    assert "truncated" not in result["metadata"]
+    assert len(stub.runs) == 1
+
+
+async def test_a_report_that_breaks_off_is_kept_and_marked(stub: Stub) -> None:
+    stub.plays_scenario("truncated")
+
+    result = await stub.search()
+
+    assert result["metadata"]["truncated"] is True
+    assert result["result"].endswith("scatter more.")
+
+
+async def test_prose_is_corrected_by_a_run_that_reads_it(stub: Stub) -> None:
+    stub.environ["GEMINI_MODEL"] = "main-model"
+    stub.environ["GEMINI_CORRECTION_MODEL"] = "correction-model"
+    stub.plays({"text": PROSE, "searches": [found("blue sky", "nasa")]}, {"text": report(PROSE)})
+
+    result = await stub.search()
+
+    main, correction = stub.runs
+    assert result["result"] == PROSE
+    assert result["metadata"]["correction"] == "corrected"
+    assert result["metadata"]["correction_overlap"] == 1.0
+    assert result["metadata"]["sources_visited"] == [REDIRECT + "nasa"]
+    assert main["argv"][-2:] == ["--model", "main-model"]
+    assert correction["argv"][-2:] == ["--model", "correction-model"]
+    [(name, content)] = correction["files"].items()
+    assert re.fullmatch(r"temp-invalid-output-\d+\.txt", name)
+    assert content == PROSE
+    assert f"{correction['cwd']}/{name}" in correction["prompt"]
+    assert '"success": true' in correction["prompt"]
+    assert stub.files_left() == []
+
+
+async def test_the_file_of_a_correction_is_private(stub: Stub) -> None:
+    modes: list[int] = []
+
+    def look(message: str) -> None:
+        for path in stub.config_dir.rglob("temp-invalid-output-*.txt"):
+            modes.extend(stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent))
+
+    stub.plays({"text": PROSE}, {"text": report(PROSE)})
+
+    await stub.search(progress=look)
+
+    assert set(modes) == {0o600, 0o700}
+
+
+async def test_a_wrong_schema_is_corrected(stub: Stub) -> None:
+    stub.plays_scenario("wrong-schema")
+
+    assert (await stub.search())["metadata"]["correction"] == "corrected"
+
+
+async def test_a_correction_with_new_words_is_reported(
+    stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.plays(
+        {"text": PROSE}, {"text": report("The sky is blue, and dragons guard it jealously.")}
+    )
+
+    result = await stub.search()
+
+    assert result["metadata"]["correction_overlap"] == 0.44
+    assert "Only 44 % of a correction's words" in caplog.text
+
+
+async def test_a_hopeless_answer_takes_all_cycles_with_their_waits(
+    stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "5"
+    stub.plays_scenario("hopeless")
+
+    with pytest.raises(ExecutionFailed, match="All retry and correction attempts were exhausted"):
+        await stub.search()
+
+    assert stub.waits == [1, 2, 5, 5]
+    assert len(stub.runs) == 10
+    assert caplog.text.count("JSON correction failed") == 5
+    assert stub.files_left() == []
+
+
+async def test_by_default_there_are_three_cycles(stub: Stub) -> None:
+    stub.plays_scenario("server-error")
+
+    with pytest.raises(ExecutionFailed, match="exhausted"):
+        await stub.search()
+
+    assert (len(stub.runs), stub.waits) == (3, [1, 2])
+
+
+@pytest.mark.slow
+async def test_the_first_wait_is_really_waited(stub: Stub) -> None:
+    stub.plays({"status": "error", "message": "500", "exit_code": 244}, {"text": report()})
+
+    result = await stub.search(sleep=anyio.sleep)
+
+    assert result["metadata"]["duration_ms"] >= WAITS[0] * 1000
+
+
+async def test_a_later_cycle_may_succeed_and_all_usage_counts(stub: Stub) -> None:
+    stub.plays({"text": PROSE}, {"text": "no"}, {"text": report()})
+
+    result = await stub.search()
+
+    assert (result["metadata"]["cycles"], stub.waits) == (2, [1])
+    assert result["metadata"]["usage"]["output_tokens"] == sum(
+        len(text) // 4 for text in (PROSE, "no", report())
+    )
+
+
+async def test_success_false_is_a_failed_cycle_without_correction(stub: Stub) -> None:
+    stub.plays_scenario("refused")
+
+    with pytest.raises(ExecutionFailed, match=r"No source could be opened\."):
+        await stub.search()
+
+    assert len(stub.runs) == 3
+    assert not any("temp-invalid-output" in run["prompt"] for run in stub.runs)
+
+
+async def test_a_rate_limit_waits_as_long_as_it_was_told(stub: Stub) -> None:
+    stub.plays_scenario("rate-limit", "good")
+
+    result = await stub.search()
+
+    assert result["success"]
+    assert stub.waits == [7]
+
+
+async def test_a_rate_limit_beyond_the_deadline_fails_at_once(stub: Stub) -> None:
+    stub.environ["GEMINI_MCP_TIMEOUT"] = "60"
+    stub.plays_scenario("long-rate-limit")
+
+    with pytest.raises(RateLimited) as caught:
+        await stub.search()
+
+    assert (caught.value.retry_after_s, len(stub.runs)) == (290, 1)
+
+
+async def test_an_exhausted_quota_is_not_tried_again(stub: Stub) -> None:
+    stub.plays_scenario("daily-quota")
+
+    with pytest.raises(QuotaExhausted):
+        await stub.search()
+
+    assert len(stub.runs) == 1
+
+
+async def test_a_rate_limit_in_the_correction_is_named(
+    stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.plays({"text": PROSE}, {"exit_code": 173, "status": "error", "message": "daily quota"})
+
+    with pytest.raises(QuotaExhausted):
+        await stub.search()
+
+    assert "JSON correction failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code"),
+    [
+        ("no-sign-in", "AUTH_ERROR"),
+        ("consumer-login", "AUTH_ERROR"),
+        ("bad-key", "AUTH_ERROR"),
+        ("unknown-model", "CONFIG_ERROR"),
+        ("bad-settings", "CONFIG_ERROR"),
+        ("no-input", "EXECUTION_ERROR"),
+        ("turn-limit", "EXECUTION_ERROR"),
+        ("untrusted-folder", "EXECUTION_ERROR"),
+        ("empty", "EXECUTION_ERROR"),
+        ("cut", "EXECUTION_ERROR"),
+        ("flood", "EXECUTION_ERROR"),
+    ],
+)
+async def test_each_failure_has_its_code_and_a_next_step(
+    stub: Stub, scenario: str, code: str
+) -> None:
+    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+    stub.plays_scenario(scenario)
+
+    with pytest.raises(GeminiMcpError) as caught:
+        await stub.search()
+
+    error = caught.value.as_dict()
+    assert error["code"] == code
+    assert error["hint"]
+    assert len(stub.runs) == 1
+
+
+async def test_the_end_of_personal_logins_is_explained(stub: Stub) -> None:
+    stub.plays_scenario("consumer-login")
+
+    with pytest.raises(GeminiMcpError) as caught:
+        await stub.search()
+
+    assert "June 2026" in caught.value.message
+    assert "GEMINI_API_KEY" in caught.value.next_step
+
+
+async def test_a_hanging_cli_is_a_timeout_and_leaves_nothing(stub: Stub) -> None:
+    stub.environ["GEMINI_MCP_TIMEOUT"] = "1"
+    stub.plays_scenario("hang-in-search")
+
+    with pytest.raises(TimedOut, match="within 1 s"):
+        await stub.search()
+
+    assert stub.files_left() == []
+
+
+async def test_failed_searches_are_not_passed_off_as_research(stub: Stub) -> None:
+    stub.plays_scenario("failed-search")
+
+    metadata = (await stub.search())["metadata"]
+
+    assert (metadata["evidence"], metadata["grounded"]) == ("ledger", False)
+    assert metadata["sources_visited"] == []
+    assert "Every web search of this run failed" in metadata["note"]
+
+
+async def test_an_answer_without_a_search_is_not_grounded(stub: Stub) -> None:
+    stub.plays_scenario("no-search")
+
+    assert (await stub.search())["metadata"]["grounded"] is False
+
+
+async def test_without_a_record_the_events_tell_the_queries(stub: Stub) -> None:
+    stub.plays({"text": report(), "searches": [found("blue sky", "nasa")], "record": False})
+
+    metadata = (await stub.search())["metadata"]
+
+    assert metadata["evidence"] == "events"
+    assert metadata["search_queries_used"] == ["blue sky"]
+    assert metadata["sources_visited"] == []
+
+
+async def test_plain_text_is_an_answer_and_the_model_is_believed(stub: Stub) -> None:
+    told = {"sources_visited": ["https://nasa.gov", 7], "search_queries_used": ["blue", "blue"]}
+    stub.plays({"text": "Loading...\n" + report(metadata=told), "format": "text"})
+
+    metadata = (await stub.search())["metadata"]
+
+    assert (metadata["evidence"], metadata["grounded"]) == ("none", None)
+    assert metadata["sources_visited"] == ["https://nasa.gov"]
+    assert metadata["search_queries_used"] == ["blue"]
+    assert metadata["model"] == "auto-detected"
+
+
+async def test_a_cli_that_knows_no_flags_is_run_once_more_and_remembered(stub: Stub) -> None:
+    stub.environ["GEMINI_MODEL"] = "some-model"
+    stub.plays({"text": PROSE, "strict": True, "correction": {"text": report(PROSE)}})
+
+    result = await stub.search()
+
+    refused = ["--output-format", "stream-json", "--model", "some-model"]
+    assert [run["argv"] for run in stub.runs] == [refused, ["--model", "some-model"], []]
+    assert result["metadata"]["model"] == "some-model"
+    assert result["metadata"]["evidence"] == "none"
+
+
+async def test_the_model_is_passed_exactly_as_configured(stub: Stub) -> None:
+    stub.environ["GEMINI_MODEL"] = "flash"
+    stub.plays({"text": report(), "model": "gemini-9-flash"})
+
+    result = await stub.search()
+
+    assert stub.runs[0]["argv"] == ["--output-format", "stream-json", "--model", "flash"]
+    assert result["metadata"]["model"] == "flash"
+
+
+async def test_without_a_configured_model_no_flag_is_passed_and_the_real_one_is_told(
+    stub: Stub,
+) -> None:
+    stub.plays({"text": report(), "model": "gemini-9-flash"})
+
+    result = await stub.search()
+
+    assert stub.runs[0]["argv"] == ["--output-format", "stream-json"]
+    assert result["metadata"]["model"] == "gemini-9-flash"
+
+
+async def test_the_prompt_has_the_question_byte_for_byte(stub: Stub) -> None:
+    query = (
+        "{{query}} {{date}} {0} %s $HOME `id` @/etc/passwd /help !ls --yolo \u202e \U0001f600 空"
+    )
+    stub.plays({"text": report()})
+
+    result = await stub.search(query)
+
+    prompt = stub.runs[0]["prompt"]
+    assert re.search(r"<question-(\w+)>\n(.*)\n</question-\1>", prompt)[2] == query  # type: ignore[index]
+    assert "{{" not in prompt.replace(query, "")
+    assert result["metadata"]["query"] == query
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("", "blank"),
+        (" \n\t", "blank"),
+        ("x" * 10_001, "10001 characters"),
+        ("a\0b", "NUL"),
+        (None, "must be a string, not null"),
+        (7, "must be a string, not int"),
+        (["x"], "must be a string, not list"),
+    ],
+)
+async def test_a_query_that_is_none_is_refused_before_any_run(
+    stub: Stub, query: object, problem: str
+) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        await stub.search(query)
+
+    assert stub.runs == []
+
+
+async def test_the_longest_query_is_taken(stub: Stub) -> None:
+    stub.plays({"text": report()})
+
+    assert (await stub.search("x" * 10_000))["success"]
+
+
+async def test_a_missing_cli_is_named_with_instructions(stub: Stub) -> None:
+    stub.environ["GEMINI_MCP_CLI_PATH"] = "/nowhere/gemini"
+
+    with pytest.raises(CliNotFound, match="/nowhere/gemini") as caught:
+        await stub.search()
+
+    assert "npm install -g @google/gemini-cli" in caught.value.next_step
+
+
+async def test_a_folder_that_cannot_be_used_is_named(stub: Stub) -> None:
+    stub.config_dir.mkdir()
+    (stub.config_dir / "servers").write_text("in the way")
+
+    with pytest.raises(ConfigError, match="servers") as caught:
+        await stub.search()
+
+    assert "GEMINI_MCP_CONFIG_DIR" in caught.value.next_step
+
+
+async def test_a_correction_file_that_cannot_be_written_fails_the_correction_alone(
+    stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocked: list[Path] = []
+
+    def block(message: str) -> None:
+        if message == "writing the answer" and not blocked:
+            blocked.extend(stub.config_dir.glob("servers/*/search-auto"))
+            (blocked[0].parent / "corrections").write_text("in the way")
+
+    stub.plays({"text": PROSE}, {"text": report()})
+
+    result = await stub.search(progress=block)
+
+    assert blocked and result["metadata"]["cycles"] == 2
+    assert "JSON correction failed" in caplog.text
+
+
+async def test_progress_tells_what_is_going_on(stub: Stub) -> None:
+    stub.plays(
+        {"text": report(), "searches": [found("blue  sky\n" + "x" * 100)], "fetches": ["a.org"]}
+    )
+
+    await stub.search()
+
+    assert stub.messages == [
+        "starting gemini",
+        "asking the model",
+        "searching “blue sky " + "x" * 70 + "…”",
+        "reading Read a.org",
+        "writing the answer",
+    ]
+
+
+async def test_hostile_characters_do_not_get_through(stub: Stub) -> None:
+    stub.plays({"text": '{"success": true, "report": "a\\ud800b\\u0000c\\u001b[31md\\n"}'})
+
+    assert (await stub.search())["result"] == "a\ufffdb\ufffdc\ufffd[31md\n"
+
+
+async def test_keys_never_appear_in_an_error(stub: Stub, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    key = "AIza" + "Sy0123456789abcdefghijklmnopqrstuv"
+    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+    stub.plays(
+        {
+            "exit_code": 1,
+            "stderr": f"GEMINI_API_KEY={key}\nAuthorization: Bearer ya29.abcdef\n    at x.js:1:2\n",
+            "status": "error",
+            "message": f"request to https://api?key={key} failed",
+        }
+    )
+
+    with pytest.raises(ExecutionFailed) as caught:
+        await stub.search()
+
+    told: Any = json.dumps(caught.value.as_dict()) + caplog.text
+    assert key not in told and "ya29.abcdef" not in told and "at x.js" not in told
+    assert "[redacted]" in told

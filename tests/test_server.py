@@ -1,0 +1,299 @@
+"""The server as an MCP client meets it: a real client, real stdio, the stub CLI."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import jsonschema
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.types import CallToolResult
+
+from tests.support import QUESTION, REDIRECT, Stub, command, eventually, found, is_alive, report
+
+
+@asynccontextmanager
+async def connected(stub: Stub, mode: Any = "auto") -> AsyncGenerator[Client]:
+    program, *arguments = command("serve")
+    server = StdioServerParameters(command=program, args=arguments, env=stub.environ)
+    with anyio.fail_after(60):
+        async with Client(server, mode=mode) as client:
+            yield client
+
+
+def payload(result: CallToolResult) -> dict[str, Any]:
+    """The structured content, which the text block must equal."""
+    [block] = result.content
+    assert block.type == "text"
+    assert json.loads(block.text) == result.structured_content
+    assert "\n" not in block.text and '": ' not in block.text.replace('\\": ', "")
+    assert result.structured_content is not None
+    return result.structured_content
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_client_lists_the_tool_and_gets_a_report(stub: Stub, mode: str) -> None:
+    stub.plays({"text": report("Blue."), "searches": [found("blue sky", "nasa")]})
+
+    async with connected(stub, mode) as client:
+        assert "untrusted" not in (client.instructions or "") and "search" in (
+            client.instructions or ""
+        )
+        [tool] = (await client.list_tools()).tools
+        result = await client.call_tool("search", {"query": QUESTION})
+
+    answer = payload(result)
+    assert not result.is_error
+    assert (answer["success"], answer["result"]) == (True, "Blue.")
+    assert answer["metadata"]["sources_visited"] == [REDIRECT + "nasa"]
+    assert (tool.name, tool.title) == ("search", "Web search with sources")
+    assert tool.annotations is not None
+    assert (tool.annotations.read_only_hint, tool.annotations.open_world_hint) == (True, True)
+    assert tool.input_schema["required"] == ["query"]
+    assert tool.output_schema is not None
+    assert tool.output_schema["required"] == ["success"]
+    jsonschema.validate(answer, tool.output_schema)
+
+
+async def test_the_list_of_tools_is_small(stub: Stub) -> None:
+    async with connected(stub) as client:
+        listed = await client.list_tools()
+
+    assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) < 12_000
+
+
+async def test_progress_comes_in_order_and_in_words(stub: Stub) -> None:
+    stub.plays({"text": report(), "searches": [found("blue sky", "nasa")]})
+    seen: list[tuple[float, str | None]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, message))
+
+    async with connected(stub) as client:
+        await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
+
+    assert seen == [
+        (1, "starting gemini"),
+        (2, "asking the model"),
+        (3, "searching “blue sky”"),
+        (4, "writing the answer"),
+    ]
+
+
+async def test_an_error_is_a_result_with_code_and_hint(stub: Stub) -> None:
+    stub.plays_scenario("no-sign-in")
+
+    async with connected(stub) as client:
+        [tool] = (await client.list_tools()).tools
+        result = await client.call_tool("search", {"query": QUESTION})
+
+    error = payload(result)["error"]
+    assert result.is_error
+    assert error["code"] == "AUTH_ERROR"
+    assert error["retryable"] is False
+    assert "GEMINI_API_KEY" in error["hint"]
+    assert tool.output_schema is not None
+    jsonschema.validate(result.structured_content, tool.output_schema)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"query": ""},
+        {"query": 7},
+        {"query": None},
+        {"query": ["x"]},
+        {"query": "a\0b"},
+        {"query": "x" * 10_001},
+        {"question": "x"},
+    ],
+)
+async def test_bad_arguments_are_answered_in_our_own_words(
+    stub: Stub, arguments: dict[str, Any]
+) -> None:
+    async with connected(stub) as client:
+        result = await client.call_tool("search", arguments)
+
+    error = payload(result)["error"]
+    assert (result.is_error, error["code"]) == (True, "INVALID_INPUT")
+    assert "pydantic" not in json.dumps(error)
+    assert stub.runs == []
+
+
+async def test_an_unknown_tool_is_an_error_and_the_server_goes_on(stub: Stub) -> None:
+    stub.plays({"text": report()})
+
+    async with connected(stub) as client:
+        unknown = await client.call_tool("no_such_tool", {})
+        known = await client.call_tool("search", {"query": QUESTION})
+
+    assert unknown.is_error
+    assert not known.is_error
+
+
+async def test_hostile_characters_do_not_end_the_server(stub: Stub) -> None:
+    hostile = '{"success": true, "report": "a\\ud800b\\u0000\\u001b[2J"}'
+    stub.plays({"text": hostile}, {"text": report()})
+
+    async with connected(stub) as client:
+        first = await client.call_tool("search", {"query": QUESTION})
+        second = await client.call_tool("search", {"query": QUESTION})
+
+    assert payload(first)["result"] == "a\ufffdb\ufffd\ufffd[2J"
+    assert not second.is_error
+
+
+async def test_a_cancelled_call_ends_the_cli_and_the_server_goes_on(stub: Stub) -> None:
+    stub.plays_scenario("hang-in-search,good")
+
+    async with connected(stub) as client:
+        async with anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                await client.call_tool("search", {"query": QUESTION})
+
+            tasks.start_soon(call)
+            await eventually(lambda: len(stub.runs) == 1)
+            assert is_alive(stub.runs[0]["pid"])
+            tasks.cancel_scope.cancel()
+        await eventually(lambda: not is_alive(stub.runs[0]["pid"]))
+        assert (await client.call_tool("search", {"query": QUESTION})).is_error is False
+
+
+async def test_calls_run_side_by_side(stub: Stub) -> None:
+    stub.plays_scenario("good")
+    results: list[CallToolResult] = []
+
+    async with connected(stub) as client, anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            results.append(await client.call_tool("search", {"query": QUESTION}))
+
+        for _ in range(5):
+            tasks.start_soon(call)
+
+    assert [result.is_error for result in results] == [False] * 5
+
+
+async def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
+    stub.plays_scenario("hang-in-search")
+
+    async with connected(stub) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(client.call_tool, "search", {"query": QUESTION})
+        await eventually(lambda: len(stub.runs) == 1)
+        tasks.cancel_scope.cancel()
+
+    await eventually(lambda: not is_alive(stub.runs[0]["pid"]))
+    assert stub.files_left() == []
+
+
+def serve(stub: Stub, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(), input=stdin, env=stub.environ, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("GEMINI_MCP_TIMEOUT", "abc"), ("GEMINI_MCP_MAX_CYCLES", "0"), ("GEMINI_MCP_LOG_LEVEL", "x")],
+)
+def test_a_bad_variable_stops_the_start_with_one_clear_line(
+    stub: Stub, variable: str, value: str
+) -> None:
+    stub.environ[variable] = value
+
+    done = serve(stub)
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"[ERROR] CONFIG_ERROR: {variable}='{value}': ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_frames_that_are_no_json_do_not_end_the_server(stub: Stub) -> None:
+    hello = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        },
+    }
+    frames = [
+        "{",
+        "null",
+        "[]",
+        '{"jsonrpc": "2.0", "id": 9, "method": "\\ud800"}',
+        json.dumps(hello),
+    ]
+
+    done = serve(stub, "\n".join(frames) + "\n")
+
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert any(answer.get("id") == 1 and "result" in answer for answer in answers)
+
+
+def test_a_killed_servers_files_are_swept_by_the_next_and_counted(stub: Stub) -> None:
+    stub.plays({"text": "prose"}, {"hang": "start"})
+    call = {"name": "search", "arguments": {"query": QUESTION}}
+    frames = [
+        {
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "t", "version": "1"},
+            },
+        },
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": call},
+    ]
+    server = subprocess.Popen(
+        command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=stub.environ,
+        text=True,
+    )
+    assert server.stdin
+    for frame in frames:
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", **frame}) + "\n")
+    server.stdin.flush()
+    anyio.run(eventually, lambda: len(stub.runs) == 2)
+    server.kill()
+    server.communicate()
+    os.kill(stub.runs[1]["pid"], signal.SIGKILL)
+    assert any(path.name.startswith("temp-invalid-output-") for path in stub.files_left())
+
+    done = serve(stub)
+
+    assert "[INFO] Removed 1 temporary file" in done.stderr
+    assert stub.files_left() == []
+
+
+def test_log_lines_have_their_level_and_no_stack_traces(stub: Stub, tmp_path: Path) -> None:
+    program = (
+        "import logging; from gemini_cli_mcp import logs; logs.configure('INFO')\n"
+        "log = logging.getLogger('gemini_cli_mcp.x')\n"
+        "try: 1 / 0\n"
+        "except ZeroDivisionError: log.exception('two\\nlines, GEMINI_API_KEY=abcdefgh')\n"
+        "log.debug('hidden')\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == "[ERROR] two lines, GEMINI_API_KEY=[redacted]\n"

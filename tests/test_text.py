@@ -1,0 +1,51 @@
+"""What may leave the house."""
+
+import pytest
+
+from gemini_cli_mcp.text import redact, scrub, scrub_all
+
+
+def test_control_characters_and_lone_surrogates_are_replaced() -> None:
+    assert scrub("a\x00\x1b[2J\x7f\x9b\ud83d\udc4d" + "\ud800") == "a��[2J�����"
+
+
+def test_ordinary_text_of_every_script_stays() -> None:
+    text = "Tab\tline\nCRLF\r\n \u202eBidi 天空 \U0001f600 é"
+
+    assert scrub(text) == text
+
+
+def test_every_string_of_a_value_is_scrubbed() -> None:
+    assert scrub_all({"a\x00": ["\ud800", {"b": "\x1b"}, 1, None, True]}) == {
+        "a�": ["�", {"b": "�"}, 1, None, True]
+    }
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "AIza" + "SyA1234567890abcdefghijklmnopqrstuv",
+        "ya29.a0AfH6SMBx-abc_def",
+        "1//0gabcdefghijklmnopqrstuvwxyz",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc",
+        "-----BEGIN " + "PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----",
+        "s3cretvalue",
+    ],
+)
+@pytest.mark.parametrize(
+    "frame",
+    ["{}", "key={}", "x Bearer {} y", '"api_key": "{}"', "GEMINI_API_KEY={}", "https://u:{}@h/p"],
+)
+def test_secrets_are_redacted_wherever_they_stand(secret: str, frame: str) -> None:
+    if secret == "s3cretvalue" and frame == "{}":
+        return
+    assert secret not in redact("before " + frame.format(secret) + " after")
+
+
+def test_ordinary_words_are_not_redacted() -> None:
+    text = "The key to a token of appreciation: keyboard=qwerty, author: Ann; 429 at /tmp/x"
+
+    assert redact(text).count("[redacted]") <= 1
+    assert redact("API key not valid. Please pass a valid API key.") == (
+        "API key not valid. Please pass a valid API key."
+    )
