@@ -1,0 +1,76 @@
+"""Run the demo in a terminal and write what it shows to docs/demo.svg."""
+
+import os
+import pty
+import sys
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).parent.parent
+COLUMNS = 92
+# Rich's own template loads a font from the web; a README must not.
+TEMPLATE = """\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
+<style>
+.{unique_id}-matrix {{
+  font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  font-size: {char_height}px; line-height: {line_height}px; font-variant-east-asian: full-width;
+}}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/>
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+def main() -> None:
+    question = "What is the Model Context Protocol, and who uses it?"
+    shown = in_a_terminal(
+        [sys.executable, "-m", "gemini_cli_mcp", "search", question],
+        {
+            **os.environ,
+            "GEMINI_MCP_CLI_PATH": str(ROOT / "scripts/stub-gemini"),
+            "COLUMNS": str(COLUMNS),
+            "TERM": "xterm-256color",
+        },
+    )
+    # The progress line is erased when the report comes; what follows stays on the screen.
+    lines = shown.rpartition("\x1b[2K")[2].replace("\r\n", "\n").splitlines()
+    console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(f'$ gemini-cli-mcp search "{question}"\n'))
+    console.print(Text.from_ansi("\n".join(lines).strip("\n")))
+    svg = console.export_svg(title="gemini-cli-mcp", code_format=TEMPLATE, unique_id="demo")
+    (ROOT / "docs/demo.svg").write_text(svg, encoding="utf-8")
+
+
+def in_a_terminal(command: list[str], environ: dict[str, str]) -> str:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, environ)
+    shown = b""
+    try:
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.waitpid(pid, 0)
+    return shown.decode()
+
+
+if __name__ == "__main__":
+    main()
