@@ -1,6 +1,7 @@
 # Sourced by the other scripts: `setup run` or `setup dev` makes .venv ready and sets $python.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=.venv/bin/python
+PATH=$PWD/.venv/bin:$PATH  # the stub CLI is a Python program too
 
 setup() {
   # What the development lock holds serves running too.

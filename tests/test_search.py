@@ -244,6 +244,7 @@ async def test_a_rate_limit_in_the_correction_is_named(
 @pytest.mark.parametrize(
     ("scenario", "code"),
     [
+        ("no-node", "CLI_NOT_FOUND"),
         ("no-sign-in", "AUTH_ERROR"),
         ("consumer-login", "AUTH_ERROR"),
         ("bad-key", "AUTH_ERROR"),

@@ -267,13 +267,15 @@ def test_a_killed_servers_files_are_swept_by_the_next_and_counted(stub: Stub) ->
         env=stub.environ,
         text=True,
     )
-    assert server.stdin
-    for frame in frames:
-        server.stdin.write(json.dumps({"jsonrpc": "2.0", **frame}) + "\n")
-    server.stdin.flush()
-    anyio.run(eventually, lambda: len(stub.runs) == 2)
-    server.kill()
-    server.communicate()
+    try:
+        assert server.stdin
+        for frame in frames:
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", **frame}) + "\n")
+        server.stdin.flush()
+        anyio.run(eventually, lambda: len(stub.runs) == 2)
+    finally:
+        server.kill()
+        server.communicate()
     os.kill(stub.runs[1]["pid"], signal.SIGKILL)
     assert any(path.name.startswith("temp-invalid-output-") for path in stub.files_left())
 

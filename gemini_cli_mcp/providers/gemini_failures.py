@@ -8,6 +8,7 @@ status modulo 256, an empty answer with exit code 0, a killed run with exit code
 import re
 
 from gemini_cli_mcp.errors import (
+    CliNotFound,
     ConfigError,
     ExecutionFailed,
     GeminiMcpError,
@@ -93,6 +94,12 @@ def _named(completed: Completed, transcript: Transcript, details: str | None) ->
     said = _said(transcript)
     words = f"{said}\n{completed.stderr}" + ("" if transcript.is_stream else transcript.text)
     code = completed.exit_code or 0
+    if code == 127 and "node" in completed.stderr:
+        return CliNotFound(
+            "gemini is there, but the `node` that it runs on is not on PATH.",
+            hint="Install Node 20 or newer, or add its folder to PATH in the server's environment.",
+            details=details,
+        )
     if _CONSUMER_LOGIN.search(words):
         return NotSignedIn(
             "Google no longer serves personal Google logins in the gemini CLI (since June 2026).",
