@@ -20,9 +20,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     logs.configure(config.log_level)
     try:
-        return options.command(config, options)
+        code: int = options.command(config, options)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Whoever read our output has left; Python would complain of it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 def _serve(config: Config, options: argparse.Namespace) -> int:

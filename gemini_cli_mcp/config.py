@@ -74,8 +74,12 @@ class Config(BaseModel):
     @field_validator("config_dir")
     @classmethod
     def _folder(cls, value: Path) -> Path:
-        value = value.expanduser().absolute()
-        if value.exists() and not value.is_dir():
+        try:
+            value = value.expanduser().absolute()
+            usable = value.is_dir() or not value.exists()
+        except (OSError, RuntimeError):
+            usable = False
+        if not usable:
             raise ValueError("should be a folder, or a path where one can be created")
         return value
 

@@ -11,7 +11,7 @@ GeminiMcpError
 └── ConfigError       CONFIG_ERROR     the environment's variables
 
 Raised where the foreign failure is understood, translated outward once per surface
-with `as_dict`. Messages never hold a key, a token, a prompt or a stack trace.
+with `failure_result`. Messages never hold a key, a token, a prompt or a stack trace.
 """
 
 from typing import ClassVar
@@ -55,6 +55,13 @@ class GeminiMcpError(Exception):
         if self.retry_after_s is not None:
             error["retry_after_s"] = self.retry_after_s
         return error
+
+
+def failure_result(error: Exception) -> dict[str, object]:
+    """What a caller gets for any failure; one that nobody foresaw tells no more than its type."""
+    if not isinstance(error, GeminiMcpError):
+        error = ExecutionFailed(f"It failed unexpectedly ({type(error).__name__}).")
+    return {"success": False, "error": error.as_dict()}
 
 
 class CliNotFound(GeminiMcpError):

@@ -12,6 +12,9 @@ Evidence = Literal["ledger", "events", "none"]
 """What proves a run's searches: the CLI's session record, its event stream, or nothing."""
 
 
+MAX_QUERY = 10_000
+"""Characters of a question."""
+
 Object = dict[str, Any]
 """A JSON object."""
 

@@ -9,8 +9,9 @@ import json
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -23,10 +24,13 @@ from pydantic import ConfigDict
 
 from gemini_cli_mcp import __version__
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError
-from gemini_cli_mcp.models import Object, Progress, as_object
+from gemini_cli_mcp.errors import failure_result
+from gemini_cli_mcp.models import MAX_QUERY, Object, Progress, as_object
 from gemini_cli_mcp.text import scrub_all
 from gemini_cli_mcp.workspace import Workspace
+
+if TYPE_CHECKING:
+    from gemini_cli_mcp.research.answer import Desk
 
 logger = logging.getLogger(__name__)
 
@@ -81,20 +85,23 @@ def build(config: Config, environ: Mapping[str, str]) -> MCPServer[None]:
     """The server with all its tools, ready to run."""
     workspace = Workspace(config.config_dir)
 
-    async def search(arguments: Object, context: Context[Any, Any]) -> CallToolResult:
+    @cache
+    def desk() -> "Desk":
         # Late: the handshake does not need what a search needs.
         from gemini_cli_mcp.providers.gemini_cli import GeminiCli
         from gemini_cli_mcp.research.answer import Desk
-        from gemini_cli_mcp.research.search import search as research
 
         provider = GeminiCli(config, workspace, environ)
-        desk = Desk(provider, workspace, max_cycles=config.max_cycles)
-        return await _answer(
-            context,
-            lambda progress: research(
-                desk, arguments.get("query"), timeout=config.timeout, progress=progress
-            ),
-        )
+        return Desk(provider, workspace, max_cycles=config.max_cycles)
+
+    async def search(arguments: Object, context: Context[Any, Any]) -> CallToolResult:
+        async def work(progress: Progress) -> Object:
+            from gemini_cli_mcp.research.search import search
+
+            query = arguments.get("query")
+            return await search(desk(), query, timeout=config.timeout, progress=progress)
+
+        return await _answer(context, work)
 
     return MCPServer(
         "gemini-cli-mcp",
@@ -114,7 +121,7 @@ def build(config: Config, environ: Mapping[str, str]) -> MCPServer[None]:
                         "query": {
                             "type": "string",
                             "minLength": 1,
-                            "maxLength": 10_000,
+                            "maxLength": MAX_QUERY,
                             "description": "The complete question, in the user's language",
                         }
                     },
@@ -163,28 +170,26 @@ async def _answer(context: Context[Any, Any], work: Work) -> CallToolResult:
                 count += 1
                 await context.report_progress(count, message=message)
 
+    def progress(message: str) -> None:
+        # The child's last words may come when nobody listens any more.
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            messages.send_nowait(message)
+
     payload: Object = {}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(forward)
         async with messages:
-            payload = await _payload(work, messages.send_nowait)
+            try:
+                payload = await work(progress)
+            except Exception as error:  # noqa: BLE001 - the client gets an answer, whatever it is
+                payload = failure_result(error)
     return _result(payload)
-
-
-async def _payload(work: Work, progress: Progress) -> Object:
-    try:
-        return await work(progress)
-    except GeminiMcpError as error:
-        logger.error("%s: %s", error.code, error.message)
-        return {"success": False, "error": error.as_dict()}
-    except Exception as error:  # noqa: BLE001 - the client gets an answer, never a stack trace
-        logger.error("Unexpected failure: %s", type(error).__name__)
-        unexpected = ExecutionFailed(f"The server failed unexpectedly ({type(error).__name__}).")
-        return {"success": False, "error": unexpected.as_dict()}
 
 
 def _result(payload: Object) -> CallToolResult:
     clean = as_object(scrub_all(payload))
+    if error := as_object(clean.get("error")):
+        logger.error("%s: %s", error["code"], error["message"])
     text = json.dumps(clean, ensure_ascii=False, separators=(",", ":"))
     return CallToolResult(
         content=[TextContent(type="text", text=text)],

@@ -4,6 +4,8 @@ import json
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from io import TextIOWrapper
+from typing import cast
 
 import anyio
 from rich.console import Console
@@ -11,7 +13,7 @@ from rich.markdown import Markdown
 from rich.markup import escape
 
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.errors import failure_result
 from gemini_cli_mcp.models import Object, Progress, as_object
 from gemini_cli_mcp.providers.gemini_cli import GeminiCli
 from gemini_cli_mcp.research.answer import Desk
@@ -23,20 +25,23 @@ from gemini_cli_mcp.workspace import Workspace
 def search(config: Config, environ: Mapping[str, str], query: str, *, as_json: bool) -> int:
     """Run `search` and show its result; the exit code."""
     workspace = Workspace(config.config_dir)
+    workspace.sweep()
     desk = Desk(GeminiCli(config, workspace, environ), workspace, max_cycles=config.max_cycles)
     try:
         with _live() as progress:
             payload = anyio.run(_payload, desk, query, config.timeout, progress)
     finally:
         workspace.close()
+    # A report is not lost because a terminal cannot show one of its characters.
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="replace")
     return _show(payload, as_json=as_json)
 
 
 async def _payload(desk: Desk, query: str, timeout: float, progress: Progress) -> Object:
     try:
         return await research(desk, query, timeout=timeout, progress=progress)
-    except GeminiMcpError as error:
-        return {"success": False, "error": error.as_dict()}
+    except Exception as error:  # noqa: BLE001 - a person gets a sentence, never a stack trace
+        return failure_result(error)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ the edges.
 """
 
 import re
+from collections.abc import Iterable
 from typing import cast
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -17,14 +18,14 @@ _SECRETS = re.compile(
     | ya29\.[\w.-]+ | 1//[\w-]{20,}                    # OAuth access and refresh tokens
     | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*                # JSON web tokens
     | -----BEGIN[ ][\w ]*PRIVATE[ ]KEY-----[\s\S]*?(?:-----END[ ][\w ]*KEY-----|\Z)
-    | (?<=[Bb]earer[ ])[\w.~+/=-]{6,}
+    | (?i:(?<=bearer[ ])|(?<=basic[ ]))[\w.~+/=-]{6,}
     | (?<=://)[^/\s:@]+:[^/\s@]+(?=@)                  # user:password@ in an address
     | (?i:(?<=[?&]key=)|(?<=[?&]access_token=))[^&\s"']+
     """
 )
 _NAMED_SECRET = re.compile(
-    r"(?i)([\w-]*(?:key|token|secret|password|credentials)[\"']?\s*[=:]\s*[\"']?)"
-    r"(?!\[redacted\])([^\s\"',;}]{6,})"
+    r"(?i)((?:\b|_)(?:(?:api|access|private|secret)[_-]?key|token|secret|password|credentials)"
+    r"[\"']?\s*[=:]\s*[\"']?)(?!\[redacted\])([^\s\"',;}]{6,})"
 )
 
 
@@ -45,6 +46,8 @@ def scrub_all(value: object) -> object:
     return value
 
 
-def redact(text: str) -> str:
-    """The text without anything that looks like a key, a token or a password."""
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """The text without these secrets and anything that looks like a key, token or password."""
+    for secret in secrets:
+        text = text.replace(secret, "[redacted]")
     return _NAMED_SECRET.sub(r"\1[redacted]", _SECRETS.sub("[redacted]", text))

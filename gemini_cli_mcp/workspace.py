@@ -7,7 +7,7 @@ locked, so even a killed server leaves nothing for long.
 """
 
 import contextlib
-import errno
+import itertools
 import logging
 import os
 import secrets
@@ -52,14 +52,20 @@ class Workspace:
     def root(self) -> Path:
         """The folder itself."""
         if self._root is None:
-            try:
+            with self.usable():
                 self._root = self._create()
-            except OSError as error:
-                raise ConfigError(
-                    f"The folder {self._servers} cannot be used: {os.strerror(error.errno or 0)}.",
-                    hint="Make it writable, or set GEMINI_MCP_CONFIG_DIR to a folder that is.",
-                ) from None
         return self._root
+
+    @contextlib.contextmanager
+    def usable(self) -> Generator[None]:
+        """Name the folder if the system refuses what is done with it."""
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"The folder {self._servers} cannot be used: {error.strerror}.",
+                hint="Make it writable, or set GEMINI_MCP_CONFIG_DIR to a folder that is.",
+            ) from None
 
     def _create(self) -> Path:
         config_dir = self._servers.parent
@@ -79,33 +85,37 @@ class Workspace:
 
     def folder(self, *parts: str) -> Path:
         """A folder inside, created if need be."""
-        path = self.root().joinpath(*parts)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.root()
+        for part in parts:  # one by one: `parents=True` would not make them private
+            path /= part
+            with self.usable():
+                path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     @contextlib.contextmanager
     def invalid_output(self, text: str) -> Generator[Path]:
         """`text` in a file that is alone in its folder, for as long as the context lasts."""
-        timestamp = int(time.time())
-        parent = self.folder("corrections")
-        while True:
-            folder = parent / str(timestamp)
-            try:
-                folder.mkdir(mode=0o700)
-                break
-            except FileExistsError:
-                timestamp += 1
-        path = folder / f"temp-invalid-output-{timestamp}.txt"
+        folder, path = self._place_for_invalid_output()
         try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-                file.write(text)
+            with self.usable():
+                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+                with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+                    file.write(text)
             yield path
         finally:
             try:
                 shutil.rmtree(folder)
             except OSError as error:
                 logger.error("Temporary file %s was not deleted: %s", path, error.strerror)
+
+    def _place_for_invalid_output(self) -> tuple[Path, Path]:
+        parent = self.folder("corrections")
+        for timestamp in itertools.count(int(time.time())):
+            folder = parent / str(timestamp)
+            with self.usable(), contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                return folder, folder / f"temp-invalid-output-{timestamp}.txt"
+        raise AssertionError("numbers do not end")
 
     def sweep(self) -> int:
         """Remove what dead servers left; the number of their temporary files."""
@@ -117,8 +127,7 @@ class Workspace:
                     if _try_lock(lock):
                         left = lock_file.with_suffix("")
                         removed += sum(1 for _ in left.rglob("temp-invalid-output-*.txt"))
-                        _remove(left)
-                        lock_file.unlink(missing_ok=True)
+                        _remove(left, lock_file)
                 finally:
                     os.close(lock)
         return removed
@@ -127,21 +136,20 @@ class Workspace:
         """Remove the folder and let the lock go."""
         if self._root is None or self._lock is None:
             return
-        _remove(self._root)
-        Path(f"{self._root}.lock").unlink(missing_ok=True)
+        _remove(self._root, Path(f"{self._root}.lock"))
         os.close(self._lock)
         self._root = self._lock = None
 
 
-def _remove(folder: Path) -> None:
-    """Remove a tree that a dying child may still be writing into."""
-    for _ in range(3):
-        try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
+def _remove(folder: Path, lock_file: Path) -> None:
+    """Remove a server's folder and, once that is really gone, its lock.
+
+    A dying child may still write into it, hence the tries. What is left all the same keeps
+    its lock file, so that a later sweep finds it.
+    """
+    for _ in range(5):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            lock_file.unlink(missing_ok=True)
             return
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
-        else:
-            return
+    logger.warning("The folder %s could not be removed; the next start tries again", folder)

@@ -51,6 +51,8 @@ def test_values_are_taken_as_given() -> None:
         ("GEMINI_MCP_LOG_LEVEL", "LOUD"),
         ("GEMINI_MODEL", "--yolo"),
         ("GEMINI_MCP_CONFIG_DIR", str(ROOT / "LICENSE")),
+        ("GEMINI_MCP_CONFIG_DIR", "~no-such-user/x"),
+        ("GEMINI_MCP_CONFIG_DIR", "x" * 5000),
     ],
 )
 def test_a_wrong_value_is_named_with_what_it_should_be(variable: str, value: str) -> None:

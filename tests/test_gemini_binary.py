@@ -92,9 +92,10 @@ def test_a_new_enough_one_is_taken(tmp_path: Path, version: str) -> None:
     assert find(str(official(tmp_path, version)), {}).version == version
 
 
-def test_a_path_without_a_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/nowhere/gemini", "~no-such-user/gemini", "/" + "x" * 5000])
+def test_a_path_without_a_file_is_named(path: str) -> None:
     with pytest.raises(CliNotFound, match="There is no file"):
-        find(str(tmp_path / "gemini"), {})
+        find(path, {})
 
 
 def test_a_file_that_is_not_executable_is_named(tmp_path: Path) -> None:

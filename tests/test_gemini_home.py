@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gemini_cli_mcp.errors import NotSignedIn
 from gemini_cli_mcp.providers import gemini_home
 from gemini_cli_mcp.providers.gemini_home import Home, Profile, SignIn, sign_ins
 from gemini_cli_mcp.workspace import Workspace
@@ -57,6 +58,7 @@ def test_then_the_users_env_file_and_then_the_login(tmp_path: Path) -> None:
 
     assert sign_ins(environ) == [
         SignIn(None, folder / ".env"),
+        SignIn("gemini-api-key", folder / ".env"),
         SignIn("oauth-personal", folder / ".env", folder / "oauth_creds.json"),
     ]
 
@@ -74,7 +76,7 @@ def test_without_any_the_cli_is_asked_all_the_same() -> None:
 
 
 def test_sign_in_files_are_linked_and_never_copied(tmp_path: Path, workspace: Workspace) -> None:
-    [_, login] = sign_ins(user(tmp_path, ".env", "oauth_creds.json"))
+    [*_, login] = sign_ins(user(tmp_path, ".env", "oauth_creds.json"))
 
     home = gemini_home.prepare(workspace, SEARCH, login)
 
@@ -89,13 +91,37 @@ async def test_an_env_file_without_a_key_gives_way_to_the_login(stub: Stub) -> N
     folder.mkdir()
     (folder / ".env").write_text("GOOGLE_CLOUD_PROJECT=p")
     (folder / "oauth_creds.json").write_text("{}")
-    stub.plays({"exit_code": 41, "stderr": "Please set an Auth method"}, {"text": report()})
+    no_key = {"exit_code": 41, "stderr": "Please set an Auth method"}
+    stub.plays(no_key, no_key, {"text": report()})
 
     result = await stub.search()
 
     assert result["success"]
-    assert len(stub.runs) == 2
+    assert len(stub.runs) == 3
     assert stub.waits == []
+
+
+async def test_a_refused_key_does_not_give_way_to_an_old_login(stub: Stub) -> None:
+    folder = Path(stub.environ["HOME"]) / ".gemini"
+    folder.mkdir()
+    (folder / ".env").write_text("GEMINI_API_KEY=old")
+    (folder / "oauth_creds.json").write_text("{}")
+    stub.plays_scenario("bad-key,consumer-login")
+
+    with pytest.raises(NotSignedIn, match="its key was refused"):
+        await stub.search()
+
+
+def test_a_sign_in_that_comes_later_is_taken_up(tmp_path: Path, workspace: Workspace) -> None:
+    environ = user(tmp_path)
+    [before] = sign_ins(environ)
+    gemini_home.prepare(workspace, SEARCH, before)
+    (tmp_path / ".gemini/.env").write_text("GEMINI_API_KEY=k")
+
+    [after, _] = sign_ins(environ)
+    gemini_home.prepare(workspace, SEARCH, after)
+
+    assert (workspace.root() / ".gemini/.env").readlink() == tmp_path / ".gemini/.env"
 
 
 def test_only_the_tools_of_the_profile_exist(workspace: Workspace) -> None:
@@ -169,4 +195,10 @@ def test_what_would_undo_the_isolation_is_set_by_us(tmp_path: Path) -> None:
 
     assert not any("evil" in value or value == "docker" for value in environment.values())
     assert environment["NODE_OPTIONS"] == ""
-    assert set(hostile) - set(environment) == {"GEMINI_MODEL"}
+    assert environment["GEMINI_MODEL"] == ""
+
+
+def test_an_empty_key_does_not_hide_the_one_in_the_env_file(tmp_path: Path) -> None:
+    environment = Home(tmp_path, tmp_path).environment({"GEMINI_API_KEY": ""}, tmp_path)
+
+    assert "GEMINI_API_KEY" not in environment

@@ -75,12 +75,13 @@ def test_broken_json_is_repaired(text: str, report: str) -> None:
     assert (found.object["report"], found.repaired, found.truncated) == (report, True, False)
 
 
-@pytest.mark.parametrize("end", ["", "\n```", "  \n"])
-def test_an_open_string_is_closed_and_marked(end: str) -> None:
-    found = look('{"success": true, "report": "It breaks off he' + end)
+@pytest.mark.parametrize("end", ["", "\n```", "  \n", "\\"])
+@pytest.mark.parametrize("said", ["It breaks off he", "Use {a: 1}", "Use [1, {2"])
+def test_an_open_string_is_closed_and_marked(said: str, end: str) -> None:
+    found = look('{"success": true, "report": "' + said + end)
 
     assert found is not None
-    assert (found.object["report"], found.truncated) == ("It breaks off he", True)
+    assert (found.object["report"], found.truncated) == (said, True)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,11 @@ def test_numbers_that_are_none_become_text(number: str) -> None:
     assert found.object["metadata"] == {"n": number}
 
 
+def test_a_key_that_is_there_twice_is_refused_at_any_depth() -> None:
+    assert look('{"success": true, "report": "Blue.", "metadata": {"a": 1, "a": 2},}') is None
+    assert look("{'success': True, 'report': 'Blue.', 'metadata': {'a': 1, 'a': 2}}") is None
+
+
 def test_a_repair_that_drops_text_is_refused() -> None:
     # json-repair takes `"b", "c": ` for the end of the report and the next key.
     sentence = 'some words here a "b", "c": and more text follows here. '
@@ -122,10 +128,28 @@ def test_a_repair_that_drops_text_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["{", "}", '"', "{}", '{"', '{"a":', '{"a" ', '{"\\"', "```json\n{", '{"success":', "[", "\\"],
+    [
+        *("{", "}", '"', "{}", '{"', '{"a":', '{"a" ', '{"\\"', "```json\n{", '{"success":', "["),
+        *("\\", "\\n", "\\u0041", "(", "'", "word, "),
+    ],
 )
-def test_hostile_text_ends_in_a_typed_answer(unit: str) -> None:
-    assert look(unit * (400_000 // len(unit))) is None
+@pytest.mark.parametrize("before", ["", "{success: true, report: "])
+def test_hostile_text_ends_in_a_typed_answer(before: str, unit: str) -> None:
+    look(before + unit * (400_000 // len(unit)))
+    look(before + unit * (30_000 // len(unit)))
+
+
+def test_a_long_report_that_breaks_off_needs_no_slow_repair() -> None:
+    text = (
+        '{"success": true, "report": "'
+        + "A line of sixty characters or so with an escape.\\n" * 20_000
+    )
+
+    found = look(text)
+
+    assert found is not None
+    assert found.truncated
+    assert len(found.object["report"]) == 20_000 * 49
 
 
 def test_a_good_object_behind_hostile_text_is_found() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from gemini_cli_mcp.errors import NotSignedIn, QuotaExhausted
+from gemini_cli_mcp.errors import NotSignedIn, QuotaExhausted, RateLimited
 from tests.fake_api import FakeApi, fake_api
 from tests.support import QUESTION, REAL_CLI, REDIRECT, Stub, report
 
@@ -129,13 +129,15 @@ async def test_a_long_report_comes_whole(real: Stub, api: FakeApi) -> None:
 
 
 async def test_a_question_cannot_pull_in_files_or_commands(real: Stub, api: FakeApi) -> None:
-    query = "@/etc/hosts @~/.bashrc @../.gemini/settings.json /help !ls --yolo {{date}}"
+    files = "@/etc/hosts @~/.bashrc @../home/.gemini/settings.json @../../.gemini/.env"
+    query = f"{files} /help !ls --yolo {{{{date}}}}"
 
     await real.search(query)
 
     # The CLI puts a blank before an @ that begins a line, and changes nothing else.
     assert query in api.requests[0].text
     assert "localhost" not in api.requests[0].text
+    assert "maxSessionTurns" not in api.requests[0].text
 
 
 async def test_a_key_in_the_users_env_file_is_enough(real: Stub, api: FakeApi) -> None:
@@ -149,6 +151,31 @@ async def test_a_key_in_the_users_env_file_is_enough(real: Stub, api: FakeApi) -
     await real.search()
 
     assert {request.key for request in api.requests} == {"from-the-file"}
+
+
+async def test_a_model_in_the_users_env_file_is_not_ours(real: Stub, api: FakeApi) -> None:
+    del real.environ["GEMINI_MODEL"], real.environ["GEMINI_API_KEY"]
+    real.environ["GEMINI_API_KEY"] = ""
+    folder = real.home / ".gemini"
+    folder.mkdir()
+    (folder / ".env").write_text("GEMINI_API_KEY=from-the-file\nGEMINI_MODEL=gemini-2.5-pro\n")
+
+    await real.search()
+
+    assert "gemini-2.5-pro" not in {request.model for request in api.requests}
+    assert {request.key for request in api.requests} == {"from-the-file"}
+
+
+async def test_a_rate_limit_tells_how_long_to_wait(real: Stub, api: FakeApi) -> None:
+    retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "17s"}
+    error = {"code": 429, "message": "You exceeded your current quota.", "details": [retry]}
+    api.failure = 429, {"error": error | {"status": "RESOURCE_EXHAUSTED"}}
+
+    with pytest.raises(RateLimited) as caught:
+        await real.search()
+
+    assert caught.value.retry_after_s == 17
+    assert len(api.requests) == 1
 
 
 async def test_no_sign_in_is_said_so(real: Stub) -> None:

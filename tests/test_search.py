@@ -21,7 +21,7 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.research.answer import WAITS
-from tests.support import QUESTION, REDIRECT, Stub, found, report
+from tests.support import QUESTION, REDIRECT, Stub, Turn, found, report
 
 PROSE = "The sky is blue because short waves scatter more than long ones do."
 
@@ -230,7 +230,7 @@ async def test_an_exhausted_quota_is_not_tried_again(stub: Stub) -> None:
     assert len(stub.runs) == 1
 
 
-async def test_a_rate_limit_in_the_correction_is_named(
+async def test_an_exhausted_quota_in_the_correction_is_named(
     stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
     stub.plays({"text": PROSE}, {"exit_code": 173, "status": "error", "message": "daily quota"})
@@ -424,7 +424,7 @@ async def test_a_folder_that_cannot_be_used_is_named(stub: Stub) -> None:
     assert "GEMINI_MCP_CONFIG_DIR" in caught.value.next_step
 
 
-async def test_a_correction_file_that_cannot_be_written_fails_the_correction_alone(
+async def test_a_place_for_corrections_that_cannot_be_used_is_named(
     stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
     blocked: list[Path] = []
@@ -436,9 +436,9 @@ async def test_a_correction_file_that_cannot_be_written_fails_the_correction_alo
 
     stub.plays({"text": PROSE}, {"text": report()})
 
-    result = await stub.search(progress=block)
+    with pytest.raises(ConfigError, match="servers"):
+        await stub.search(progress=block)
 
-    assert blocked and result["metadata"]["cycles"] == 2
     assert "JSON correction failed" in caplog.text
 
 
@@ -462,6 +462,55 @@ async def test_hostile_characters_do_not_get_through(stub: Stub) -> None:
     stub.plays({"text": '{"success": true, "report": "a\\ud800b\\u0000c\\u001b[31md\\n"}'})
 
     assert (await stub.search())["result"] == "a\ufffdb\ufffdc\ufffd[31md\n"
+
+
+async def test_a_key_of_any_shape_is_kept_out_of_errors(stub: Stub) -> None:
+    stub.environ |= {"GEMINI_API_KEY": "plain secret value", "GEMINI_MCP_MAX_CYCLES": "1"}
+    said = "no: plain secret value"
+    stub.plays({"exit_code": 1, "stderr": said, "status": "error", "message": said})
+
+    with pytest.raises(ExecutionFailed) as caught:
+        await stub.search()
+
+    assert "plain secret value" not in str(caught.value.as_dict())
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"exit_code": 244, "stderr": 'Error during web search for query "my daily quota": 500\n'},
+        {"exit_code": 1, "text": "The daily quota of mails is 500.", "format": "text"},
+        {"exit_code": 53, "status": "error", "message": "Reached max session turns."},
+    ],
+)
+async def test_what_was_searched_for_is_not_taken_for_the_failure(stub: Stub, turn: Turn) -> None:
+    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+    stub.plays(turn)
+
+    with pytest.raises(ExecutionFailed):
+        await stub.search()
+
+
+async def test_plain_text_may_hold_lines_that_look_like_events(stub: Stub) -> None:
+    stub.plays({"text": '{"type": "init"}\n' + report("Blue.", type="report"), "format": "text"})
+
+    assert (await stub.search())["result"] == "Blue."
+
+
+async def test_a_refusal_without_a_report_is_no_reason_for_a_correction(stub: Stub) -> None:
+    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+    stub.plays({"text": '{"success": false, "report": null, "error": "Nothing found."}'})
+
+    with pytest.raises(ExecutionFailed, match=r"Nothing found\."):
+        await stub.search()
+
+    assert len(stub.runs) == 1
+
+
+async def test_sources_survive_strange_line_separators(stub: Stub) -> None:
+    stub.plays({"text": report(), "searches": [found("blue\u2028sky\u0085", "nasa")]})
+
+    assert (await stub.search())["metadata"]["sources_visited"] == [REDIRECT + "nasa"]
 
 
 async def test_keys_never_appear_in_an_error(stub: Stub, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,39 @@ from mcp.types import CallToolResult
 
 from tests.support import QUESTION, REDIRECT, Stub, command, eventually, found, is_alive, report
 
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+
+
+def start(stub: Stub) -> subprocess.Popen[str]:
+    """A server whose client has just called `search`."""
+    call = {"name": "search", "arguments": {"query": QUESTION}}
+    frames = [
+        HELLO,
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+    ]
+    server = subprocess.Popen(
+        command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=stub.environ,
+        text=True,
+    )
+    assert server.stdin
+    server.stdin.writelines(json.dumps(frame) + "\n" for frame in frames)
+    server.stdin.flush()
+    return server
+
 
 @asynccontextmanager
 async def connected(stub: Stub, mode: Any = "auto") -> AsyncGenerator[Client]:
@@ -43,9 +76,7 @@ async def test_a_client_lists_the_tool_and_gets_a_report(stub: Stub, mode: str) 
     stub.plays({"text": report("Blue."), "searches": [found("blue sky", "nasa")]})
 
     async with connected(stub, mode) as client:
-        assert "untrusted" not in (client.instructions or "") and "search" in (
-            client.instructions or ""
-        )
+        assert "`search`" in (client.instructions or "")
         [tool] = (await client.list_tools()).tools
         result = await client.call_tool("search", {"query": QUESTION})
 
@@ -183,16 +214,26 @@ async def test_calls_run_side_by_side(stub: Stub) -> None:
     assert [result.is_error for result in results] == [False] * 5
 
 
-async def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
+def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
     stub.plays_scenario("hang-in-search")
 
-    async with connected(stub) as client, anyio.create_task_group() as tasks:
-        tasks.start_soon(client.call_tool, "search", {"query": QUESTION})
-        await eventually(lambda: len(stub.runs) == 1)
-        tasks.cancel_scope.cancel()
+    server = start(stub)
+    anyio.run(eventually, lambda: len(stub.runs) == 1)
+    server.communicate(timeout=10)  # closes stdin, and waits
 
-    await eventually(lambda: not is_alive(stub.runs[0]["pid"]))
+    assert server.returncode == 0
+    assert not is_alive(stub.runs[0]["pid"])
     assert stub.files_left() == []
+
+
+async def test_what_was_learned_of_a_cli_is_remembered(stub: Stub) -> None:
+    stub.plays({"text": report(), "strict": True})
+
+    async with connected(stub) as client:
+        for _ in range(2):
+            await client.call_tool("search", {"query": QUESTION})
+
+    assert [run["argv"] for run in stub.runs] == [["--output-format", "stream-json"], [], []]
 
 
 def serve(stub: Stub, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -219,22 +260,12 @@ def test_a_bad_variable_stops_the_start_with_one_clear_line(
 
 
 def test_frames_that_are_no_json_do_not_end_the_server(stub: Stub) -> None:
-    hello = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "t", "version": "1"},
-        },
-    }
     frames = [
         "{",
         "null",
         "[]",
         '{"jsonrpc": "2.0", "id": 9, "method": "\\ud800"}',
-        json.dumps(hello),
+        json.dumps(HELLO),
     ]
 
     done = serve(stub, "\n".join(frames) + "\n")
@@ -245,33 +276,8 @@ def test_frames_that_are_no_json_do_not_end_the_server(stub: Stub) -> None:
 
 def test_a_killed_servers_files_are_swept_by_the_next_and_counted(stub: Stub) -> None:
     stub.plays({"text": "prose"}, {"hang": "start"})
-    call = {"name": "search", "arguments": {"query": QUESTION}}
-    frames = [
-        {
-            "id": 1,
-            "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-11-25",
-                "capabilities": {},
-                "clientInfo": {"name": "t", "version": "1"},
-            },
-        },
-        {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/call", "params": call},
-    ]
-    server = subprocess.Popen(
-        command(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=stub.environ,
-        text=True,
-    )
+    server = start(stub)
     try:
-        assert server.stdin
-        for frame in frames:
-            server.stdin.write(json.dumps({"jsonrpc": "2.0", **frame}) + "\n")
-        server.stdin.flush()
         anyio.run(eventually, lambda: len(stub.runs) == 2)
     finally:
         server.kill()

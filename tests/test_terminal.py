@@ -70,6 +70,29 @@ def test_terminal_escapes_in_a_report_are_inert(stub: Stub) -> None:
     assert "\x1b" not in done.stdout and "\x07" not in done.stdout
 
 
+def test_a_report_is_shown_even_where_a_character_cannot_be(stub: Stub) -> None:
+    stub.environ["PYTHONIOENCODING"] = "ascii"
+    stub.plays({"text": report("Blue 天.")})
+
+    done = run(stub, "search", QUESTION)
+
+    assert (done.returncode, done.stdout) == (0, "Blue ?.\n")
+
+
+def test_a_reader_that_leaves_is_no_failure(stub: Stub) -> None:
+    stub.plays({"text": report("x" * 200_000)})
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    done = subprocess.run(
+        command("search", QUESTION), env=stub.environ, stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr and b"BrokenPipe" not in done.stderr
+
+
 def test_in_a_terminal_the_report_is_rendered(stub: Stub) -> None:
     stub.plays({"text": report("# Blue\n\nVery **blue**.")})
     primary, secondary = pty.openpty()

@@ -33,8 +33,8 @@ def test_folders_are_private_and_gone_at_the_end(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "config")
     folder = workspace.folder("a", "b")
 
-    private = [tmp_path / "config", *folder.relative_to(tmp_path / "config").parents]
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (private[0], workspace.root())} == {0o700}
+    private = [folder, folder.parent, workspace.root(), tmp_path / "config/servers"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o700}
 
     workspace.close()
     assert list((tmp_path / "config/servers").iterdir()) == []

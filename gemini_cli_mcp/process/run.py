@@ -25,8 +25,8 @@ STDERR_TAIL = 16 << 10
 """Bytes of stderr that are kept: the last ones say why it failed."""
 PIPE_SIZE = 1 << 20
 """The gemini CLI exits with unflushed data; a large pipe takes it in (64 KiB lost some)."""
-GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL."""
+GRACE = 0.5
+"""Seconds between SIGTERM and SIGKILL: MCP clients give a whole server two."""
 DRAIN = 1.0
 """Seconds to read what is left in the pipes after the end."""
 
@@ -181,7 +181,7 @@ async def _end(child: _Child, pid: int) -> None:
     finally:
         # Also after an orderly exit: the leader may be gone while its children live on.
         _signal_group(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-    with anyio.move_on_after(GRACE, shield=True):
+    with anyio.move_on_after(DRAIN, shield=True):
         await child.exited.wait()
     with anyio.move_on_after(DRAIN, shield=True):
         await child.drained.wait()

@@ -46,19 +46,22 @@ def find(name: str, environ: Mapping[str, str]) -> Binary:
 
 def _locate(name: str, environ: Mapping[str, str]) -> Path:
     if Path(name).name != name:
-        path = Path(name).expanduser().absolute()
-        if not path.is_file():
+        path = Path(os.path.expanduser(name)).absolute()  # noqa: PTH111 - Path's raises
+        if not os.path.isfile(path):  # noqa: PTH113 - Path's raises
             raise CliNotFound(f"There is no file {path} (GEMINI_MCP_CLI_PATH).")
         if not os.access(path, os.X_OK):
             raise CliNotFound(f"{path} (GEMINI_MCP_CLI_PATH) is not executable.")
         return path
-    found = shutil.which(name, path=environ.get("PATH", os.defpath))
-    if found is None:
-        elsewhere = os.pathsep.join(str(folder) for folder in _missed_folders(environ))
-        found = shutil.which(name, path=elsewhere)
+    found = shutil.which(name, path=search_path(environ))
     if found is None:
         raise CliNotFound(f"The `{name}` CLI is neither on PATH nor in a usual place.")
     return Path(found).absolute()
+
+
+def search_path(environ: Mapping[str, str]) -> str:
+    """PATH, and behind it the places that desktop apps do not have on theirs."""
+    folders = (environ.get("PATH", os.defpath), *map(str, _missed_folders(environ)))
+    return os.pathsep.join(folders)
 
 
 def _missed_folders(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -108,4 +111,4 @@ def _official_version(real_path: Path) -> str | None:
 def _numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of `v1.22.3` or `0.61.0-preview.1`, to compare versions by."""
     release = version.removeprefix("v").partition("-")[0]
-    return tuple(int(part) if part.isdigit() else 0 for part in release.split("."))
+    return tuple(int(part) if part.isdecimal() else 0 for part in release.split("."))

@@ -1,5 +1,6 @@
 """Ask the official `gemini` CLI: one process per run, prompt by stdin, events by stdout."""
 
+import errno
 import logging
 import os
 from collections.abc import Mapping
@@ -7,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import CliNotFound, NotSignedIn
+from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed
 from gemini_cli_mcp.models import Progress, Reply
 from gemini_cli_mcp.process.run import Completed, run
 from gemini_cli_mcp.providers import gemini_binary, gemini_home, gemini_record
 from gemini_cli_mcp.providers.gemini_binary import Binary
 from gemini_cli_mcp.providers.gemini_failures import failure, is_usage_error
-from gemini_cli_mcp.providers.gemini_home import Home, Profile
+from gemini_cli_mcp.providers.gemini_home import Home, Profile, SignIn
 from gemini_cli_mcp.providers.gemini_record import Record
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, Transcript
 from gemini_cli_mcp.workspace import Workspace
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 IDLE = 120.0
 """Seconds without a word after which a run is given up: the CLI itself waits for ever."""
+
+NO_SIGN_IN = 41
+"""The CLI's exit code when it found none; a refused one ends otherwise."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,13 @@ class GeminiCli:
         self._config = config
         self._workspace = workspace
         self._environ = environ
-        self._sign_ins = gemini_home.sign_ins(environ)
+        self._secrets = gemini_home.secrets(environ)
         self._search = Profile("search", (SEARCH_TOOL, FETCH_TOOL), config.model)
         self._correction = Profile("correction", (), config.correction_model)
         self._plain: set[Path] = set()
         """Binaries that know no other flag than `--model`."""
+        self._empty: set[SignIn] = set()
+        """Ways to sign in that turned out to be none: a .env without a key in it."""
 
     async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
         """Answer the prompt, with web search at hand.
@@ -58,17 +64,20 @@ class GeminiCli:
         profile = self._correction if file else self._search
         binary = gemini_binary.find(self._config.cli_path, self._environ)
         progress("starting gemini")
-        while True:
-            home = gemini_home.prepare(self._workspace, profile, self._sign_ins[0])
+        # Looked up for every call: whoever is told to sign in need not start us again.
+        ways = gemini_home.sign_ins(self._environ)
+        for way in [way for way in ways if way not in self._empty] or ways:
+            with self._workspace.usable():
+                home = gemini_home.prepare(self._workspace, profile, way)
             cwd = file.parent if file else home.work
             finished = await self._run(binary, profile, home, cwd, prompt, progress)
-            error = failure(finished.completed, finished.transcript)
+            error = failure(finished.completed, finished.transcript, self._secrets)
             if error is None:
                 return _reply(finished)
-            if not isinstance(error, NotSignedIn) or len(self._sign_ins) == 1:
+            if finished.completed.exit_code != NO_SIGN_IN or way == ways[-1]:
                 raise error
-            # A .env without a key beside a login file: from now on the next way to sign in.
-            del self._sign_ins[0]
+            self._empty.add(way)
+        raise AssertionError("the last way to sign in returns or raises")
 
     async def _run(
         self,
@@ -97,8 +106,9 @@ class GeminiCli:
         record = None
         with home.temporary_folder() as temp:
             env = home.environment(self._environ, temp)
-            # `#!/usr/bin/env node`: where a version manager put gemini, its node lies too.
-            env["PATH"] = f"{Path(argv[0]).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
+            # `#!/usr/bin/env node`: it mostly lies beside gemini, but not on a desktop app's PATH.
+            path = gemini_binary.search_path(self._environ)
+            env["PATH"] = f"{Path(argv[0]).parent}{os.pathsep}{path}"
             try:
                 completed = await run(
                     argv,
@@ -110,7 +120,10 @@ class GeminiCli:
                     timeout=self._config.timeout,
                 )
             except OSError as error:
-                raise CliNotFound(f"{argv[0]} cannot be run: {error.strerror}.") from None
+                message = f"{argv[0]} cannot be run: {error.strerror}."
+                if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
+                    raise CliNotFound(message) from None
+                raise ExecutionFailed(message) from None
             finally:
                 if transcript.session_id:
                     record = gemini_record.take(home.path, transcript.session_id)

@@ -6,6 +6,7 @@ status modulo 256, an empty answer with exit code 0, a killed run with exit code
 """
 
 import re
+from collections.abc import Sequence
 
 from gemini_cli_mcp.errors import (
     CliNotFound,
@@ -36,17 +37,20 @@ _QUOTA = re.compile(
 )
 _RATE = re.compile(
     r"RetryableQuotaError|RESOURCE_EXHAUSTED|exceeded your current quota|Too Many Requests"
-    r"|\b(?:code|status)\W{1,3}429\b|rate limit",
-    re.IGNORECASE,
+    r"|\b(?:code|status)\W{1,3}429\b"
 )
-_DELAY = re.compile(r"retry in (\d+(?:\.\d+)?)s|retryDelay\W{1,5}(\d+(?:\.\d+)?)s", re.IGNORECASE)
+_DELAY = re.compile(
+    r"(?:retry (?:in|after)|retryDelay\W{1,5}) ?(\d+(?:\.\d+)?)(ms|s)\b", re.IGNORECASE
+)
 _NO_MODEL = re.compile(r"ModelNotFoundError|models/\S+ is not found")
 _USAGE = re.compile(
-    r"^usage:|unknown (?:argument|option|flag)|unrecognized (?:argument|option)"
-    r"|not enough arguments|invalid values:",
+    r"^usage\b"
+    r"|(?:unknown|unrecognized|unexpected|illegal|bad|invalid|no such) (?:argument|option|flag)"
+    r"|flag provided but not defined|not enough arguments|invalid values:",
     re.IGNORECASE | re.MULTILINE,
 )
 
+_FAILED_SEARCH = re.compile(r"^.*Error during web search for query.*$", re.MULTILINE)
 _REPORT_FILE = re.compile(r"Full report available at: \S+ ?")
 
 _EXIT_CODES = {
@@ -65,13 +69,15 @@ def is_usage_error(completed: Completed, transcript: Transcript) -> bool:
         completed.ended == "exited"
         and completed.exit_code not in (0, None)
         and not transcript.is_stream
-        and _USAGE.search(completed.stderr + transcript.text) is not None
+        and _USAGE.search(completed.stderr + "\n" + transcript.text) is not None
     )
 
 
-def failure(completed: Completed, transcript: Transcript) -> GeminiMcpError | None:
-    """Why this run failed; None if it did not."""
-    details = _tail(completed.stderr)
+def failure(
+    completed: Completed, transcript: Transcript, secrets: Sequence[str] = ()
+) -> GeminiMcpError | None:
+    """Why this run failed, without any of the secrets; None if it did not."""
+    details = _tail(completed.stderr, secrets)
     match completed.ended:
         case "idle":
             return TimedOut("gemini said nothing for too long and was ended.", details=details)
@@ -81,8 +87,9 @@ def failure(completed: Completed, transcript: Transcript) -> GeminiMcpError | No
             return ExecutionFailed("gemini wrote without end and was ended.", details=details)
         case "exited":
             pass
-    if completed.exit_code != 0 or _status(transcript) == "error":
-        return _named(completed, transcript, details)
+    if completed.exit_code != 0 or as_object(transcript.result).get("status") == "error":
+        said = redact(_said(transcript), secrets)
+        return _named(completed.exit_code or 0, said, completed.stderr, details)
     if transcript.is_stream and transcript.result is None:
         return ExecutionFailed("gemini stopped in the middle of its answer.", details=details)
     if not transcript.text.strip():
@@ -90,11 +97,11 @@ def failure(completed: Completed, transcript: Transcript) -> GeminiMcpError | No
     return None
 
 
-def _named(completed: Completed, transcript: Transcript, details: str | None) -> GeminiMcpError:
-    said = _said(transcript)
-    words = f"{said}\n{completed.stderr}" + ("" if transcript.is_stream else transcript.text)
-    code = completed.exit_code or 0
-    if code == 127 and "node" in completed.stderr:
+def _named(code: int, said: str, stderr: str, details: str | None) -> GeminiMcpError:
+    # stderr speaks of searches that failed on the way, and quotes their queries; so it counts
+    # only where the CLI's last word is missing.
+    words = said or _FAILED_SEARCH.sub("", stderr)
+    if code == 127 and "node" in stderr:
         return CliNotFound(
             "gemini is there, but the `node` that it runs on is not on PATH.",
             hint="Install Node 20 or newer, or add its folder to PATH in the server's environment.",
@@ -130,7 +137,9 @@ def _named(completed: Completed, transcript: Transcript, details: str | None) ->
 
 
 def _rate_limited(words: str, details: str | None) -> GeminiMcpError:
-    delays = [float(first or second) for first, second in _DELAY.findall(words)]
+    delays = [
+        float(number) / (1000 if unit == "ms" else 1) for number, unit in _DELAY.findall(words)
+    ]
     delay = max(delays, default=None)
     if delay is not None and delay > LONGEST_WAIT:
         return QuotaExhausted("The Gemini quota is used up.", details=details, retry_after_s=delay)
@@ -145,12 +154,8 @@ def _described(code: int, said: str) -> str:
     what = _EXIT_CODES.get(code) or (
         f"gemini failed with exit code {code}" if code else "gemini failed"
     )
-    first_line = scrub(redact(said.strip().partition("\n")[0]))[:300]
+    first_line = scrub(said.strip().partition("\n")[0])[:300]
     return f"{what}: {first_line}" if first_line else f"{what}."
-
-
-def _status(transcript: Transcript) -> object:
-    return as_object(transcript.result).get("status")
 
 
 def _said(transcript: Transcript) -> str:
@@ -158,11 +163,11 @@ def _said(transcript: Transcript) -> str:
     return str(error.get("message") or transcript.error or "")
 
 
-def _tail(stderr: str) -> str | None:
+def _tail(stderr: str, secrets: Sequence[str]) -> str | None:
     """The end of stderr that may be shown: no stack frames, no secrets, no control characters."""
     lines = [
         line.rstrip()
-        for line in _REPORT_FILE.sub("", scrub(redact(stderr))).splitlines()
+        for line in _REPORT_FILE.sub("", scrub(redact(stderr, secrets))).splitlines()
         if line.strip() and not line.startswith(("    at ", "[STARTUP]"))
     ]
     return "\n".join(lines)[-2000:] or None

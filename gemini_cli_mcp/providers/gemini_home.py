@@ -7,12 +7,14 @@ of tools that exist. Sign-in is linked in, never read or copied.
 
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from secrets import token_hex
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.workspace import Workspace
@@ -55,8 +57,9 @@ def sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
     login_file = user / "oauth_creds.json"
     found: list[SignIn] = []
     if env_file:
-        by_key = "gemini-api-key" if environ.get("GOOGLE_GEMINI_BASE_URL") else None
-        found.append(SignIn(by_key, env_file))
+        # By its variables, whatever they are; failing that as a key, since the CLI takes any
+        # GOOGLE_GEMINI_BASE_URL for a `gateway` that it then refuses.
+        found += [SignIn(None, env_file), SignIn("gemini-api-key", env_file)]
     if login_file.is_file():
         # The .env comes along: it may name the project of an enterprise login.
         found.append(SignIn("oauth-personal", env_file, login_file))
@@ -87,13 +90,14 @@ class Home:
 
     def environment(self, environ: Mapping[str, str], temp: Path) -> dict[str, str]:
         """The child's environment: ours, less foreign secrets and what would undo this home."""
-        kept = {name: value for name, value in environ.items() if not _withheld(name)}
+        kept = {name: value for name, value in environ.items() if not _withheld(name, value)}
         # Each set even if empty, so that a linked .env cannot bring it back.
         return kept | {
             "GEMINI_CLI_HOME": str(self.path),
             "GEMINI_SYSTEM_MD": str(self.path / ".gemini/system.md"),
             "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(self.path / "no-system-settings.json"),
             "GEMINI_CLI_SYSTEM_DEFAULTS_PATH": str(self.path / "no-system-defaults.json"),
+            "GEMINI_MODEL": "",  # read by the CLI itself; our runs get `--model`, each kind its own
             "GEMINI_SANDBOX": "false",
             "NODE_OPTIONS": "",
             # One process instead of two: the launcher ignores SIGTERM.
@@ -106,12 +110,23 @@ class Home:
         }
 
 
-def _withheld(name: str) -> bool:
-    upper = name.upper()
-    if upper == "GEMINI_API_KEY" or upper.startswith("GOOGLE_"):
-        return False
-    # The CLI reads GEMINI_MODEL itself; our runs get `--model` instead, each kind its own.
-    return upper == "GEMINI_MODEL" or any(fnmatchcase(upper, secret) for secret in _SECRETS)
+def _withheld(name: str, value: str) -> bool:
+    if _is_its_own(name):
+        return not value  # an empty one would hide the one in a linked .env
+    return _is_secret(name)
+
+
+def _is_its_own(name: str) -> bool:
+    return name.upper() == "GEMINI_API_KEY" or name.upper().startswith("GOOGLE_")
+
+
+def _is_secret(name: str) -> bool:
+    return any(fnmatchcase(name.upper(), pattern) for pattern in _SECRETS)
+
+
+def secrets(environ: Mapping[str, str]) -> list[str]:
+    """The values that must not be shown to anybody, whatever the CLI says."""
+    return [value for name, value in environ.items() if _is_secret(name) and len(value) >= 6]
 
 
 def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn) -> Home:
@@ -124,19 +139,30 @@ def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn) -> Home:
     gemini = workspace.folder(name, "home", ".gemini")
     if sign_in.login_file:
         _link_or_empty(gemini / "oauth_creds.json", sign_in.login_file)
-    system = prompts.path("system-prompt").read_text(encoding="utf-8")
-    (gemini / "system.md").write_text(system, encoding="utf-8")
-    settings = json.dumps(_settings(profile, sign_in), indent=1)
-    (gemini / "settings.json").write_text(settings, encoding="utf-8")
+    _write(gemini / "system.md", prompts.path("system-prompt").read_text(encoding="utf-8"))
+    _write(gemini / "settings.json", json.dumps(_settings(profile, sign_in), indent=1))
     return home
 
 
 def _link_or_empty(path: Path, target: Path | None) -> None:
-    if not path.is_symlink() and not path.exists():
-        if target:
-            path.symlink_to(target)
-        else:
-            path.touch(mode=0o600)
+    linked = path.readlink() if path.is_symlink() else None
+    if os.path.lexists(path) and linked == target:
+        return
+    new = path.with_name(f"{path.name}.{token_hex(4)}")
+    if target:
+        new.symlink_to(target)
+    else:
+        new.touch(mode=0o600)
+    new.replace(path)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the file whole or not at all: other runs may be reading it."""
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    new = path.with_name(f"{path.name}.{token_hex(4)}")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def _settings(profile: Profile, sign_in: SignIn) -> dict[str, object]:

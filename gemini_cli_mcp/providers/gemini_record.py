@@ -6,6 +6,7 @@ session's id, holds the whole conversation, and is deleted once read.
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from gemini_cli_mcp.models import Object, Search, Source, as_list, as_object
 from gemini_cli_mcp.providers.gemini_stream import SEARCH_TOOL
+
+logger = logging.getLogger(__name__)
 
 _SOURCE = re.compile(r"^\[\d+\] (.*) \((\S+)\)$", re.MULTILINE)
 
@@ -30,10 +33,13 @@ def take(home: Path, session_id: str) -> Record | None:
     name = f"session-*-{re.sub(r'[^0-9A-Za-z]', '', session_id[:8])}.jsonl"
     paths = list((home / ".gemini" / "tmp").glob(f"*/chats/{name}"))
     try:
-        return _read(paths[0]) if paths else None
-    finally:
+        record = _read(paths[0]) if paths else None
         for path in paths:
             path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("A session record could not be read or deleted: %s", error.strerror)
+        return None
+    return record
 
 
 def _read(path: Path) -> Record:
@@ -51,7 +57,8 @@ def _read(path: Path) -> Record:
 
 
 def _messages(path: Path) -> Iterator[Object]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    # Not splitlines(): the pages quoted in here may hold other line separators.
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             yield as_object(json.loads(line))
         except (ValueError, RecursionError):

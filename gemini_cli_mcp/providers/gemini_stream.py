@@ -28,15 +28,15 @@ class Transcript:
         """Take the next line."""
         text = line.decode("utf-8", "replace").removeprefix("\N{BOM}")
         event = _event(text)
-        if event is None:
-            self._plain.append(text)
-        else:
+        if event and (self.is_stream or (event["type"] == "init" and "session_id" in event)):
             self._take(event)
+        elif not self.is_stream:
+            self._plain.append(text)
 
     @property
     def is_stream(self) -> bool:
-        """Whether this was an event stream at all."""
-        return self.session_id is not None or self.result is not None
+        """Whether this is an event stream at all: one begins with `init`."""
+        return self.session_id is not None
 
     @property
     def text(self) -> str:
@@ -73,12 +73,12 @@ class Transcript:
     def _take(self, event: Object) -> None:
         match event["type"]:
             case "init":
-                self.session_id = str(event.get("session_id", ""))
+                self.session_id = str(event["session_id"])
                 self.progress("asking the model")
             case "message" if event.get("role") == "assistant":
                 if not self._answer:
                     self.progress("writing the answer")
-                self._answer.append(str(event.get("content", "")))
+                self._answer.append(str(event.get("content") or ""))
             case "tool_use":
                 self._tool_started(event)
             case "tool_result":

@@ -33,12 +33,14 @@ SCHEMA: dict[str, Any] = {
     "required": ["success"],
     "properties": {
         "success": {"type": "boolean"},
-        "report": {"type": "string"},
         "verified": {"type": "boolean"},
         "metadata": {"type": "object"},
     },
     "if": {"properties": {"success": {"const": True}}},
-    "then": {"required": ["report"], "properties": {"report": {"pattern": r"\S"}}},
+    "then": {
+        "required": ["report"],
+        "properties": {"report": {"type": "string", "pattern": r"\S"}},
+    },
 }
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -57,7 +59,7 @@ class Answer:
     correction_overlap: float | None
     cycles: int = 1
     usage: Usage | None = None
-    """Of all runs together."""
+    """Of all runs that answered."""
 
 
 class Desk:
@@ -124,12 +126,6 @@ class Desk:
         except GeminiMcpError as error:
             logger.error("JSON correction failed: %s", error.message)
             raise
-        except OSError as error:
-            logger.error("JSON correction failed: %s", error.strerror)
-            raise ExecutionFailed(
-                "The answer was not valid JSON, and its correction needs a "
-                f"temporary file: {error.strerror}."
-            ) from None
         usages += [reply.usage] if reply.usage else []
         if found := await _found(reply):
             return found
@@ -144,10 +140,11 @@ async def _found(reply: Reply) -> Found | None:
 
 def _fitting(candidate: Object) -> Object | None:
     """The candidate as the schema wants it; None if it does not fit."""
-    if "success" not in candidate:
-        return None
     if "report" not in candidate and "result" in candidate:
         candidate["report"] = candidate.pop("result")
+    # First what is cheap to see: hostile text has a million candidates.
+    if not isinstance(candidate.get("report"), str) and candidate.get("success") is not False:
+        return None
     return candidate if _validator().is_valid(candidate) else None
 
 

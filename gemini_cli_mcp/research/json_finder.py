@@ -5,7 +5,6 @@ untrusted as the pages it read. Duplicate keys, NaN, numbers without end, nestin
 end and lone surrogates do not get through.
 """
 
-import itertools
 import json
 import math
 import re
@@ -24,16 +23,18 @@ SHORTEST = 16
 """Characters of `{"success":true}`; anything shorter is no candidate."""
 MAX_REPAIR_SIZE = 256 << 10
 """Characters. Bounded because json-repair is not linear on hostile text."""
-MAX_REPAIR_COST = 12_000_000
-"""Quotes times characters. 50 kB of `{"a" ` took it 80 s; this much takes it about one."""
+MAX_REPAIR_COST = 25_000_000
+"""Quotes, escapes and parentheses times characters: what json-repair is quadratic in. 50 kB of
+`{"a" ` took it 80 s; this much takes it about two."""
 MIN_KEPT = 0.8
 """Part of the text that a repair must keep: json-repair drops what it cannot place."""
 
 _START = re.compile(r'\{\s*+"')
 _TOKEN = re.compile(r'\s*+(?:("(?>[^"\\]++|\\.)*+")|([{}\[\]:,])|([-+.\w]++))', re.DOTALL)
 _FENCE = re.compile(r"```[\w-]*\s*\Z")
-_QUOTE = re.compile(r"""["'\u201c\u201d]""")
-_BRACKET = re.compile(r"[\[\]{}]")
+_COSTLY = re.compile(r"""["'\\(\u201c\u201d]""")
+_KEY = re.compile(r"""(?<!\\)["'](\w+)["']\s*+:""")
+_PIECE = re.compile(r'("(?>[^"\\]++|\\.)*+")|([{}\[\]])|(")', re.DOTALL)
 
 Span = tuple[int, int]
 
@@ -152,9 +153,7 @@ def _regions(text: str, keys: frozenset[str]) -> Iterator[str]:
     """Parts of the text that may be a broken object, the last beginning first."""
     begin = re.compile(r"\{\s*+[\"'\u201c]?(?:" + "|".join(sorted(keys)) + r")\b")
     starts = [match.start() for match in begin.finditer(text)]
-    for start in reversed(starts[-3:]):
-        if len(text) - start > MAX_REPAIR_SIZE + 1000:
-            return
+    for start in reversed(starts[-2:]):
         region = _FENCE.sub("", text[start:].rstrip()).rstrip()
         yield region
         whole = region[: region.rfind("}") + 1]
@@ -163,14 +162,15 @@ def _regions(text: str, keys: frozenset[str]) -> Iterator[str]:
 
 
 def _repair(region: str, fits: Fits, keys: frozenset[str]) -> Found | None:
-    if _depth(region) > MAX_DEPTH:
+    mended = _mended(region)
+    if mended is None:
         return None
-    if found := _load(region, fits, strict=False):  # raw line breaks in strings, nothing else
-        return Found(found, repaired=True)
-    quotes = len(_QUOTE.findall(region))
-    if len(region) > MAX_REPAIR_SIZE or quotes * len(region) > MAX_REPAIR_COST:
+    text, truncated = mended
+    if found := _load(text, fits, strict=False):
+        return Found(found, repaired=True, truncated=truncated)
+    if len(region) > MAX_REPAIR_SIZE:
         return None
-    if _repeats_a_key(region, keys):
+    if len(_COSTLY.findall(region)) * len(region) > MAX_REPAIR_COST:
         return None
     import json_repair  # late: only broken answers need it
 
@@ -181,20 +181,47 @@ def _repair(region: str, fits: Fits, keys: frozenset[str]) -> Found | None:
     if not isinstance(value, dict) or not keys.issuperset(value):
         return None
     repaired = json.dumps(value, ensure_ascii=False)
-    if len(repaired) < MIN_KEPT * len(region) or not (found := _load(repaired, fits)):
+    # It drops what it cannot place, and of two equal keys it takes the last.
+    if len(repaired) < MIN_KEPT * len(region) or _keys(repaired) < _keys(region):
         return None
-    return Found(found, repaired=True, truncated=_ends_in_a_string(region))
+    found = _load(repaired, fits)
+    return Found(found, repaired=True, truncated=truncated) if found else None
 
 
-def _depth(region: str) -> int:
-    steps = (1 if bracket[0] in "[{" else -1 for bracket in _BRACKET.finditer(region))
-    return max(itertools.accumulate(steps), default=0)
+def _mended(region: str) -> tuple[str, bool] | None:
+    """The region with commas too many left out and all that is open closed, in linear time.
+
+    Also whether it was a string that had to be closed. None if it is nested too deeply.
+    """
+    open_brackets: list[str] = []
+    pieces: list[str] = []
+    at = 0
+    for piece in _PIECE.finditer(region):
+        bracket, quote = piece[2], piece[3]
+        if quote:  # of a string without an end
+            tail = (region[at:-1] if _ends_escaped(region) else region[at:]) + '"'
+            return "".join((*pieces, tail, *reversed(open_brackets))), True
+        between = region[at : piece.start()]
+        if bracket in ("}", "]"):
+            between = between.rstrip().removesuffix(",")
+            if open_brackets:
+                open_brackets.pop()
+        elif bracket:
+            open_brackets.append("}" if bracket == "{" else "]")
+            if len(open_brackets) > MAX_DEPTH:
+                return None
+        pieces += (between, piece[0])
+        at = piece.end()
+        if bracket and not open_brackets:
+            return "".join(pieces), False  # what follows the object is prose
+    tail = region[at:].rstrip().removesuffix(",")
+    return "".join((*pieces, tail, *reversed(open_brackets))), False
 
 
-def _repeats_a_key(region: str, keys: frozenset[str]) -> bool:
-    """json-repair takes the last of two equal keys; we take none."""
-    return any(len(re.findall(rf'(?<!\\)"{re.escape(key)}"\s*:', region)) > 1 for key in keys)
+def _ends_escaped(region: str) -> bool:
+    """Whether the last character is a lone backslash, which would escape the closing quote."""
+    return (len(region) - len(region.rstrip("\\"))) % 2 == 1
 
 
-def _ends_in_a_string(region: str) -> bool:
-    return not region.endswith("}") and len(re.findall(r'(?<!\\)(?:\\\\)*"', region)) % 2 == 1
+def _keys(text: str) -> int:
+    return len(_KEY.findall(text))

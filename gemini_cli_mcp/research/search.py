@@ -10,12 +10,9 @@ import anyio
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.errors import InvalidInput, TimedOut
-from gemini_cli_mcp.models import Object, Progress, Search, as_list, as_object
+from gemini_cli_mcp.models import MAX_QUERY, Object, Progress, Search, as_list, as_object
 from gemini_cli_mcp.research.answer import Answer, Desk
 from gemini_cli_mcp.text import redact, scrub
-
-MAX_QUERY = 10_000
-"""Characters of a question."""
 
 
 def checked_query(query: object) -> str:
