@@ -32,9 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _serve(config: Config, options: argparse.Namespace) -> int:
-    from gemini_cli_mcp.server import build
+    import anyio
 
-    build(config, os.environ).run()
+    from gemini_cli_mcp.server import serve_stdio
+
+    anyio.run(serve_stdio, config, os.environ)
     return 0
 
 

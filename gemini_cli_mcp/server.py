@@ -8,8 +8,10 @@ goes out is scrubbed: one lone surrogate would end the stdio transport of mcp 2.
 import json
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ from pydantic import ConfigDict
 
 from gemini_cli_mcp import __version__
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import failure_result
+from gemini_cli_mcp.errors import ExecutionFailed, failure_result
 from gemini_cli_mcp.models import MAX_QUERY, Object, Progress, as_object
 from gemini_cli_mcp.text import scrub_all
 from gemini_cli_mcp.workspace import Workspace
@@ -69,6 +71,11 @@ OUTPUT_SCHEMA: Object = {
     },
 }
 
+POLL = 0.02
+"""Seconds between two looks at calls that are being ended."""
+PATIENCE = 4.0
+"""Seconds that all calls together have to end; then we leave, and the guardians see to it."""
+
 Work = Callable[[Progress], Awaitable[Object]]
 
 
@@ -81,9 +88,72 @@ class _Unchecked(ArgModelBase):
         return {"arguments": dict(self.model_extra or {})}
 
 
-def build(config: Config, environ: Mapping[str, str]) -> MCPServer[None]:
-    """The server with all its tools, ready to run."""
+class Calls:
+    """The tool calls that are under way, so that they can be ended."""
+
+    def __init__(self) -> None:
+        self._running: set[anyio.CancelScope] = set()
+        self._ending = False
+
+    @contextmanager
+    def one(self) -> Generator[None]:
+        """While in here, a call is under way."""
+        if not self._ending:
+            with anyio.CancelScope() as scope:
+                self._running.add(scope)
+                try:
+                    yield
+                    return
+                finally:
+                    self._running.discard(scope)
+        raise ExecutionFailed("The server is ending.", hint="Start it again, then call again.")
+
+    async def end(self) -> None:
+        """Take no more, and end those that run."""
+        self._ending = True
+        for scope in self._running:
+            scope.cancel()
+        while self._running:
+            await anyio.sleep(POLL)
+
+
+async def serve_stdio(config: Config, environ: Mapping[str, str]) -> None:
+    """Serve until the client closes stdin, dies or sends SIGTERM."""
+    calls = Calls()
     workspace = Workspace(config.config_dir)
+    server = build(config, environ, workspace, calls)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_until_told_to_end, calls, workspace)
+        await server.run_stdio_async()
+        tasks.cancel_scope.cancel()
+
+
+async def _until_told_to_end(calls: Calls, workspace: Workspace) -> None:
+    """Leave in order on a signal, and when the client is gone though stdin is still open."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_parent_is_gone, tasks.cancel_scope)
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for _ in signals:
+                break
+        tasks.cancel_scope.cancel()
+    with anyio.move_on_after(PATIENCE, shield=True):
+        await calls.end()
+    workspace.close()
+    # A thread of the SDK waits in a read of stdin that nothing can interrupt.
+    os._exit(0)
+
+
+async def _parent_is_gone(told: anyio.CancelScope) -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        await anyio.sleep(1)
+    told.cancel()
+
+
+def build(
+    config: Config, environ: Mapping[str, str], workspace: Workspace, calls: Calls
+) -> MCPServer[None]:
+    """The server with all its tools, ready to run."""
 
     @cache
     def desk() -> "Desk":
@@ -101,7 +171,7 @@ def build(config: Config, environ: Mapping[str, str]) -> MCPServer[None]:
             query = arguments.get("query")
             return await search(desk(), query, timeout=config.timeout, progress=progress)
 
-        return await _answer(context, work)
+        return await _answer(context, calls, work)
 
     return MCPServer(
         "gemini-cli-mcp",
@@ -159,7 +229,7 @@ def _tool(
     )
 
 
-async def _answer(context: Context[Any, Any], work: Work) -> CallToolResult:
+async def _answer(context: Context[Any, Any], calls: Calls, work: Work) -> CallToolResult:
     """Do the work, tell how it goes, and turn its end, good or bad, into a result."""
     messages, receive = anyio.create_memory_object_stream[str](math.inf)
 
@@ -180,7 +250,8 @@ async def _answer(context: Context[Any, Any], work: Work) -> CallToolResult:
         tasks.start_soon(forward)
         async with messages:
             try:
-                payload = await work(progress)
+                with calls.one():
+                    payload = await work(progress)
             except Exception as error:  # noqa: BLE001 - the client gets an answer, whatever it is
                 payload = failure_result(error)
     return _result(payload)

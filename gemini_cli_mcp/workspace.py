@@ -2,7 +2,7 @@
 
 Everything the CLI writes (its homes, its session records, its error reports) and the
 files of corrections lie in `CONFIG_DIR/servers/<id>/`, which is removed at exit. The
-server holds a lock beside it as long as it lives; a later one removes what is no longer
+server holds the lock in it as long as it lives; a later one removes what is no longer
 locked, so even a killed server leaves nothing for long.
 """
 
@@ -20,6 +20,8 @@ from pathlib import Path
 from gemini_cli_mcp.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
+LOCK = "lock"
 
 if sys.platform == "win32":
     import msvcrt
@@ -75,13 +77,14 @@ class Workspace:
         self._servers.mkdir(mode=0o700, exist_ok=True)
         while True:
             root = self._servers / secrets.token_hex(8)
-            lock = os.open(f"{root}.lock", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-            # A sweeper may have taken the lock, and the file, between these two lines.
-            if _try_lock(lock) and Path(f"{root}.lock").exists():
-                root.mkdir(mode=0o700)
-                self._lock = lock
-                return root
-            os.close(lock)
+            root.mkdir(mode=0o700)
+            # Meanwhile a sweeper may have found a folder without a lock, and removed it.
+            with contextlib.suppress(FileNotFoundError):
+                lock = os.open(root / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+                if _try_lock(lock) and (root / LOCK).exists():
+                    self._lock = lock
+                    return root
+                os.close(lock)
 
     def folder(self, *parts: str) -> Path:
         """A folder inside, created if need be."""
@@ -120,36 +123,42 @@ class Workspace:
     def sweep(self) -> int:
         """Remove what dead servers left; the number of their temporary files."""
         removed = 0
-        for lock_file in self._servers.glob("*.lock"):
-            with contextlib.suppress(OSError):
-                lock = os.open(lock_file, os.O_RDWR)
-                try:
-                    if _try_lock(lock):
-                        left = lock_file.with_suffix("")
-                        removed += sum(1 for _ in left.rglob("temp-invalid-output-*.txt"))
-                        _remove(left, lock_file)
-                finally:
-                    os.close(lock)
+        for left in self._servers.glob("*"):
+            with contextlib.suppress(OSError), _lock_of_the_dead(left / LOCK):
+                removed += sum(1 for _ in left.rglob("temp-invalid-output-*.txt"))
+                _remove(left)
         return removed
 
     def close(self) -> None:
         """Remove the folder and let the lock go."""
         if self._root is None or self._lock is None:
             return
-        _remove(self._root, Path(f"{self._root}.lock"))
+        _remove(self._root)
         os.close(self._lock)
         self._root = self._lock = None
 
 
-def _remove(folder: Path, lock_file: Path) -> None:
-    """Remove a server's folder and, once that is really gone, its lock.
+@contextlib.contextmanager
+def _lock_of_the_dead(path: Path) -> Generator[None]:
+    """Hold the lock of a server that does not; BlockingIOError if it lives."""
+    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        if not _try_lock(lock):
+            raise BlockingIOError
+        yield
+    finally:
+        os.close(lock)
 
-    A dying child may still write into it, hence the tries. What is left all the same keeps
-    its lock file, so that a later sweep finds it.
-    """
-    for _ in range(5):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            lock_file.unlink(missing_ok=True)
+
+def _remove(folder: Path) -> None:
+    """Remove a server's folder, the lock last, so that a later sweep finds what could not go."""
+    for _ in range(5):  # a dying child may still be writing into it
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOCK:
+                path.unlink(missing_ok=True)
+        if [path.name for path in folder.iterdir()] == [LOCK]:
+            shutil.rmtree(folder, ignore_errors=True)
             return
     logger.warning("The folder %s could not be removed; the next start tries again", folder)

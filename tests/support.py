@@ -70,6 +70,11 @@ class Stub:
         """What each run saw."""
         return [json.loads(path.read_text()) for path in sorted(self._runs.glob("run-*.json"))]
 
+    def alive(self) -> list[int]:
+        """Every process of every run that is still there."""
+        children = [int(path.name.removeprefix("child-")) for path in self._runs.glob("child-*")]
+        return [pid for pid in [run["pid"] for run in self.runs] + children if is_alive(pid)]
+
     def files_left(self) -> list[Path]:
         """All that is still in the configuration folder."""
         return [path for path in self.config_dir.rglob("*") if path.is_file()]

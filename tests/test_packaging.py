@@ -1,6 +1,5 @@
 """The wheel in a fresh environment: it has its prompts and answers a client."""
 
-import json
 import subprocess
 import sys
 import venv
@@ -8,19 +7,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from mcp import Client, StdioServerParameters
 
 from tests.support import ROOT
-
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -44,40 +33,21 @@ def test_the_wheel_holds_every_prompt_and_nothing_foreign(wheel: Path) -> None:
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"gemini_cli_mcp"}
 
 
-def test_the_wheel_in_a_fresh_environment_lists_its_tools_and_fills_its_prompts(
+async def test_the_wheel_in_a_fresh_environment_lists_its_tools_and_fills_its_prompts(
     wheel: Path, tmp_path: Path
 ) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv/bin/python"
-    subprocess.run(
-        [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "-qq",
-            "--require-hashes",
-            "-r",
-            ROOT / "scripts/lock/run.txt",
-        ],
-        check=True,
+    python = str(tmp_path / "venv/bin/python")
+    install = [python, "-m", "pip", "install", "-qq"]
+    lock = ROOT / "scripts/lock/run.txt"
+    subprocess.run([*install, "--require-hashes", "-r", lock], check=True)
+    subprocess.run([*install, "--no-deps", wheel], check=True)
+    installed = StdioServerParameters(
+        command=str(tmp_path / "venv/bin/gemini-cli-mcp"), cwd=tmp_path, env={"HOME": str(tmp_path)}
     )
-    subprocess.run([python, "-m", "pip", "install", "-qq", "--no-deps", wheel], check=True)
-    calls = [
-        HELLO,
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
-    ]
 
-    served = subprocess.run(
-        [tmp_path / "venv/bin/gemini-cli-mcp"],
-        input="".join(json.dumps(call) + "\n" for call in calls),
-        cwd=tmp_path,
-        env={"HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    async with Client(installed) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
     filled = subprocess.run(
         [
             python,
@@ -92,8 +62,6 @@ def test_the_wheel_in_a_fresh_environment_lists_its_tools_and_fills_its_prompts(
         check=True,
     )
 
-    answers = [json.loads(line) for line in served.stdout.splitlines()]
-    [listed] = [answer["result"]["tools"] for answer in answers if answer.get("id") == 2]
-    assert [tool["name"] for tool in listed] == ["search"]
+    assert listed == ["search"]
     assert filled.stdout.startswith(str((tmp_path / "venv").resolve()))
     assert "\nQ?\n" in filled.stdout

@@ -30,14 +30,23 @@ HELLO = {
 }
 
 
-def start(stub: Stub) -> subprocess.Popen[str]:
-    """A server whose client has just called `search`."""
-    call = {"name": "search", "arguments": {"query": QUESTION}}
-    frames = [
+SEARCH = [
+    json.dumps(frame)
+    for frame in (
         HELLO,
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
-    ]
+        {
+            "jsonrpc": "2.0",
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "search", "arguments": {"query": QUESTION}},
+        },
+    )
+]
+
+
+def start(stub: Stub, *frames: str) -> subprocess.Popen[str]:
+    """A server whose client has just sent these frames."""
     server = subprocess.Popen(
         command(),
         stdin=subprocess.PIPE,
@@ -47,9 +56,13 @@ def start(stub: Stub) -> subprocess.Popen[str]:
         text=True,
     )
     assert server.stdin
-    server.stdin.writelines(json.dumps(frame) + "\n" for frame in frames)
+    server.stdin.writelines(frame + "\n" for frame in frames)
     server.stdin.flush()
     return server
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @asynccontextmanager
@@ -217,7 +230,7 @@ async def test_calls_run_side_by_side(stub: Stub) -> None:
 def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
     stub.plays_scenario("hang-in-search")
 
-    server = start(stub)
+    server = start(stub, *SEARCH)
     anyio.run(eventually, lambda: len(stub.runs) == 1)
     server.communicate(timeout=10)  # closes stdin, and waits
 
@@ -260,29 +273,24 @@ def test_a_bad_variable_stops_the_start_with_one_clear_line(
 
 
 def test_frames_that_are_no_json_do_not_end_the_server(stub: Stub) -> None:
-    frames = [
-        "{",
-        "null",
-        "[]",
-        '{"jsonrpc": "2.0", "id": 9, "method": "\\ud800"}',
-        json.dumps(HELLO),
-    ]
+    bad = ["{", "null", "[]", '{"jsonrpc": "2.0", "id": 9, "method": "\\ud800"}']
 
-    done = serve(stub, "\n".join(frames) + "\n")
-
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert any(answer.get("id") == 1 and "result" in answer for answer in answers)
+    with start(stub, *bad, json.dumps(HELLO)) as server:
+        assert server.stdout
+        answers = (json.loads(line) for line in server.stdout)
+        assert any(answer.get("id") == 1 and "result" in answer for answer in answers)
 
 
-def test_a_killed_servers_files_are_swept_by_the_next_and_counted(stub: Stub) -> None:
+def test_files_of_a_server_that_was_killed_with_its_guardian_are_swept_and_counted(
+    stub: Stub,
+) -> None:
     stub.plays({"text": "prose"}, {"hang": "start"})
-    server = start(stub)
-    try:
+    with start(stub, *SEARCH) as server:
         anyio.run(eventually, lambda: len(stub.runs) == 2)
-    finally:
+        guardian = parent(stub.runs[1]["pid"])
+        os.kill(server.pid, signal.SIGSTOP)  # so that it cannot clean up in between
+        os.kill(guardian, signal.SIGKILL)
         server.kill()
-        server.communicate()
-    os.kill(stub.runs[1]["pid"], signal.SIGKILL)
     assert any(path.name.startswith("temp-invalid-output-") for path in stub.files_left())
 
     done = serve(stub)

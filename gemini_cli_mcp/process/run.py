@@ -1,8 +1,10 @@
-"""Run one command to completion without leaving it, or its group, behind.
+"""Run one command to completion without ever leaving a process behind.
 
-Knows nothing of gemini. The child gets its own session, so that a deadline or a
-cancellation ends it together with everything that stayed in its group. Both pipes are
-read while stdin is fed, so neither side can block the other.
+Knows nothing of gemini. On Linux a guardian (guard.py) stands between: it ends the whole
+tree of the command, whoever left the group, when we say so and also when we are gone. The
+only thing to do for that is to close one descriptor, so no cancellation can come between.
+Elsewhere the command gets a session of its own, and its group is ended.
+Both pipes are read while stdin is fed, so neither side can block the other.
 """
 
 import asyncio
@@ -19,6 +21,8 @@ from typing import Literal, cast
 
 import anyio
 
+from gemini_cli_mcp.process import guard
+
 MAX_STDOUT = 16 << 20
 """Bytes of stdout that are taken; a child that writes more is ended."""
 STDERR_TAIL = 16 << 10
@@ -27,6 +31,8 @@ PIPE_SIZE = 1 << 20
 """The gemini CLI exits with unflushed data; a large pipe takes it in (64 KiB lost some)."""
 GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL: MCP clients give a whole server two."""
+PATIENCE = 2.0
+"""Seconds beyond the grace that a guardian gets to end a stubborn tree."""
 DRAIN = 1.0
 """Seconds to read what is left in the pipes after the end."""
 
@@ -53,27 +59,35 @@ async def run(
     on_line: Callable[[bytes], None],
     idle: float,
     timeout: float,
+    scratch: Path | None = None,
 ) -> Completed:
     """Run `argv`, hand each line of its stdout to `on_line`, and see it to its end.
 
     It is ended after `idle` seconds without output, after `timeout` seconds in all, and
-    when the caller is cancelled. Raises OSError if it cannot be started.
+    when the caller is cancelled. Should this whole process be killed meanwhile, the folder
+    `scratch` goes with it (Linux). Raises OSError if it cannot be started.
     """
     child = _Child(on_line)
-    transport = await _spawn(child, argv, env, cwd)
-    feed = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
+    keeper = _Guardian(scratch) if sys.platform == "linux" else _Group()
     try:
-        feed.write(stdin)
-        feed.close()  # after the last byte has gone
-        ended = await _follow(child, idle=idle, timeout=timeout)
-    finally:
+        transport = await _spawn(child, keeper, argv, env, cwd)
+        feed = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
         try:
-            await _end(child, transport.get_pid())
+            feed.write(stdin)
+            feed.close()  # after the last byte has gone
+            ended = await _follow(child, idle=idle, timeout=timeout)
         finally:
-            if 0 in child.open_pipes:
-                feed.abort()  # the child left with its input unread
-            transport.close()
-    return Completed(ended, transport.get_returncode(), child.stderr.decode(errors="replace"))
+            try:
+                await keeper.end(child, transport.get_pid())
+            finally:
+                if 0 in child.open_pipes:
+                    feed.abort()  # the child left with its input unread
+                if child.exited.is_set():
+                    transport.close()  # before that it would kill the guardian
+        exit_code = keeper.exit_code(transport.get_returncode())
+    finally:
+        keeper.close()
+    return Completed(ended, exit_code, child.stderr.decode(errors="replace"))
 
 
 class _Child(asyncio.SubprocessProtocol):
@@ -95,6 +109,13 @@ class _Child(asyncio.SubprocessProtocol):
         self.drained = asyncio.Event()
         self.wake = asyncio.Event()
         """Something happened that `_follow` must look at."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # All is over, and if `run` was cancelled twice nobody else is left to close this.
+        self._transport.close()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self.last_output = time.monotonic()
@@ -131,15 +152,20 @@ class _Child(asyncio.SubprocessProtocol):
 
 
 async def _spawn(
-    child: _Child, argv: Sequence[str], env: Mapping[str, str], cwd: Path
+    child: _Child,
+    keeper: "_Guardian | _Group",
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
 ) -> asyncio.SubprocessTransport:
     async def spawn(pipe_size: int) -> asyncio.SubprocessTransport:
         transport, _ = await asyncio.get_running_loop().subprocess_exec(
             lambda: child,
-            *argv,
+            *keeper.command(argv),
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
+            pass_fds=keeper.inherited,
             pipesize=pipe_size,
         )
         return transport
@@ -171,20 +197,91 @@ async def _follow(child: _Child, *, idle: float, timeout: float) -> Ended:
     return "exited"
 
 
-async def _end(child: _Child, pid: int) -> None:
-    """End the whole group: ask, wait, then kill; then read what the pipes still hold."""
-    try:
-        if not child.exited.is_set():
-            _signal_group(pid, signal.SIGTERM)
-            with anyio.move_on_after(GRACE, shield=True):
+class _Guardian:
+    """Our ends of the two pipes to a guardian: the lifeline, and what it has to tell."""
+
+    def __init__(self, scratch: Path | None) -> None:
+        self._scratch = scratch
+        self._lifeline_end, self._lifeline = os.pipe()
+        self._status, self._status_end = os.pipe()
+        os.set_blocking(self._status, False)
+        self.inherited = (self._lifeline_end, self._status_end)
+        self._open = {*self.inherited, self._lifeline, self._status}
+        self._heard = b""
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The guardian that runs the command."""
+        scratch = str(self._scratch or "")
+        fds = map(str, self.inherited)
+        return [sys.executable, "-I", "-S", guard.__file__, *fds, str(GRACE), scratch, *argv]
+
+    async def end(self, child: _Child, pid: int) -> None:
+        """Cut the lifeline and see the guardian go; kill what a lost one left."""
+        self._close(*self.inherited, self._lifeline)
+        try:
+            with anyio.move_on_after(GRACE + PATIENCE, shield=True):
                 await child.exited.wait()
-    finally:
-        # Also after an orderly exit: the leader may be gone while its children live on.
-        _signal_group(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-    with anyio.move_on_after(DRAIN, shield=True):
-        await child.exited.wait()
-    with anyio.move_on_after(DRAIN, shield=True):
-        await child.drained.wait()
+        finally:
+            if child.exited.is_set() and "clean" not in self._told():
+                # The guardian itself was killed; the command with it, but not its group.
+                for group in self._told().get("started", ()):
+                    _signal_group(int(group), signal.SIGKILL)
+        with anyio.move_on_after(DRAIN, shield=True):
+            await child.drained.wait()
+
+    def exit_code(self, returncode: int | None) -> int | None:
+        """The command's, or the guardian's if it could not tell."""
+        told = self._told()
+        if "failed" in told:
+            number = int(told["failed"][0])
+            raise OSError(number, os.strerror(number))
+        if "exited" in told:
+            return os.waitstatus_to_exitcode(int(told["exited"][0]))
+        return returncode
+
+    def close(self) -> None:
+        self._close(*self._open)
+
+    def _close(self, *descriptors: int) -> None:
+        for descriptor in self._open.intersection(descriptors):
+            os.close(descriptor)
+            self._open.discard(descriptor)
+
+    def _told(self) -> dict[str, list[str]]:
+        """What the guardian wrote so far, by first word."""
+        with contextlib.suppress(BlockingIOError):
+            self._heard += os.read(self._status, 4096)
+        lines = (line.split() for line in self._heard.decode().splitlines())
+        return {word: rest for word, *rest in lines}
+
+
+class _Group:
+    """Where there is no guardian: a process group, which a grandchild can leave."""
+
+    inherited = ()
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        return list(argv)
+
+    async def end(self, child: _Child, pid: int) -> None:
+        """End the group: ask, wait, then kill; then read what the pipes still hold."""
+        try:
+            if not child.exited.is_set():
+                _signal_group(pid, signal.SIGTERM)
+                with anyio.move_on_after(GRACE, shield=True):
+                    await child.exited.wait()
+        finally:
+            # Also after an orderly exit: the leader may be gone while its children live on.
+            _signal_group(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        with anyio.move_on_after(DRAIN, shield=True):
+            await child.exited.wait()
+            await child.drained.wait()
+
+    def exit_code(self, returncode: int | None) -> int | None:
+        return returncode
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -118,6 +118,7 @@ class GeminiCli:
                     on_line=transcript.feed,
                     idle=IDLE,
                     timeout=self._config.timeout,
+                    scratch=self._workspace.root(),
                 )
             except OSError as error:
                 message = f"{argv[0]} cannot be run: {error.strerror}."

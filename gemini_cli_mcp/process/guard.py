@@ -1,0 +1,176 @@
+"""The guardian: runs one command and ends only when nothing of its tree is left (Linux).
+
+    python -I -S guard.py LIFELINE STATUS GRACE SCRATCH COMMAND...
+
+It is a subreaper, so every descendant of the command, even one that left the session and
+forked twice, is its child in the end. It reads from a pipe, the lifeline: when the other end
+closes, because the server wants it so or because the server is gone, however it went, the
+tree is ended. If it was the server that went, the folder SCRATCH (if any) is removed too.
+STATUS gets the lines `started PID`, `failed ERRNO`, `exited STATUS` and at last `clean`.
+
+Standard library only, and little of it: this starts with every call.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+POLL = 0.02
+"""Seconds between two looks at a tree that is being ended."""
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def main() -> None:
+    lifeline, status = int(sys.argv[1]), int(sys.argv[2])
+    grace, scratch, command = float(sys.argv[3]), sys.argv[4], sys.argv[5:]
+    server = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    guardian = Guardian(lifeline, status, grace)
+    guardian.start(command)
+    guardian.watch()
+    if scratch and os.getppid() != server:
+        import shutil
+
+        shutil.rmtree(scratch, ignore_errors=True)
+    guardian.say("clean")
+
+
+class Guardian:
+    """One command, and everything that came of it."""
+
+    def __init__(self, lifeline: int, status: int, grace: float) -> None:
+        self._lifeline = lifeline
+        self._status = status
+        self._grace = grace
+        self._child = 0
+        self._exited = False
+        self._stopped = False
+        self._wake, waker = os.pipe()
+        for descriptor in (self._wake, waker):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, self._woken)
+        for number in STOPPING:
+            signal.signal(number, self._woken)
+
+    def say(self, line: str) -> None:
+        try:
+            os.write(self._status, line.encode() + b"\n")
+        except OSError:
+            pass  # the server is gone
+
+    def start(self, command: list[str]) -> None:
+        failure, failed = os.pipe()  # both close on exec, so silence means that it worked
+        guardian = os.getpid()
+        self._child = os.fork()
+        if self._child == 0:
+            _become(command, guardian, failed)
+        os.close(failed)
+        # The pipes belong to the tree alone now, so their end means that it is gone.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing, descriptor)
+        self.say(f"started {self._child}")
+        if errno := os.read(failure, 16):
+            self.say(f"failed {errno.decode()}")
+
+    def watch(self) -> None:
+        """Wait for the command to end, or for a reason to end it; then see to all the rest."""
+        ending: float | None = None
+        while self._reap():
+            now = time.monotonic()
+            if ending is None and (self._exited or self._stopped):
+                ending = now
+            if ending is None:
+                watched, patience = [self._wake, self._lifeline], None
+            else:
+                self._end_tree(hard=now - ending > self._grace)
+                watched, patience = [self._wake], POLL
+            ready, _, _ = select.select(watched, [], [], patience)
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+            if self._lifeline in ready:
+                self._stopped = True
+
+    def _woken(self, number: int, frame: object) -> None:
+        if number in STOPPING:
+            self._stopped = True
+
+    def _reap(self) -> bool:
+        """Take note of what ended; whether anything is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._child:
+                self._exited = True
+                self.say(f"exited {status}")
+
+    def _end_tree(self, *, hard: bool) -> None:
+        if not hard:
+            for pid in _descendants():
+                _send(pid, signal.SIGTERM)
+            return
+        stopped: set[int] = set()
+        while found := _descendants() - stopped:  # frozen first: they cannot fork away
+            for pid in found:
+                _send(pid, signal.SIGSTOP)
+            stopped |= found
+        for pid in stopped:
+            _send(pid, signal.SIGKILL)
+
+
+def _become(command: list[str], guardian: int, failed: int) -> None:
+    """In the new process: be the command, or say why not."""
+    try:
+        for number in (*STOPPING, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        # Should the guardian itself be killed, the command goes with it.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == guardian:
+            os.execvp(command[0], command)  # noqa: S606 - no shell is what we want
+    except OSError as error:
+        os.write(failed, str(error.errno).encode())
+    finally:
+        os._exit(126)
+
+
+def _descendants() -> set[int]:
+    """Every living process below this one."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue  # it is gone already
+        if state not in (b"Z", b"X"):
+            children.setdefault(int(parent), []).append(int(name))
+    found: set[int] = set()
+    parents = [os.getpid()]
+    while parents:
+        below = children.get(parents.pop(), [])
+        found.update(below)
+        parents += below
+    return found
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass  # it is gone already
+
+
+if __name__ == "__main__":
+    main()
