@@ -31,7 +31,7 @@ def as_list(value: object) -> list[object]:
 
 @dataclass(frozen=True)
 class Source:
-    """A page that a search returned, exactly as the provider's record names it."""
+    """A page that was found or read, exactly as the provider's record names it."""
 
     url: str
     title: str
@@ -45,6 +45,15 @@ class Search:
     error: str | None = None
     """Why it failed; None if it succeeded."""
     sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """One look at pages of the web, and how it ended."""
+
+    error: str | None = None
+    pages: tuple[Source, ...] = ()
+    """Those that were really read."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ class Reply:
     model: str | None
     evidence: Evidence
     searches: tuple[Search, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
     usage: Usage | None = None
 
 

@@ -139,6 +139,7 @@ def _reply(finished: _Finished) -> Reply:
             record.model or transcript.busiest_model,
             "ledger",
             record.searches,
+            record.fetches,
             transcript.usage,
         )
     if transcript.is_stream:
@@ -147,6 +148,6 @@ def _reply(finished: _Finished) -> Reply:
             transcript.busiest_model,
             "events",
             transcript.searches,
-            transcript.usage,
+            usage=transcript.usage,
         )
     return Reply(transcript.text, None, "none")

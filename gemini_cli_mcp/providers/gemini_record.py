@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemini_cli_mcp.models import Object, Search, Source, as_list, as_object
-from gemini_cli_mcp.providers.gemini_stream import SEARCH_TOOL
+from gemini_cli_mcp.models import Fetch, Object, Search, Source, as_list, as_object
+from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL
 
 logger = logging.getLogger(__name__)
 
 _SOURCE = re.compile(r"^\[\d+\] (.*) \((\S+)\)$", re.MULTILINE)
+_URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)]")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Record:
 
     model: str | None
     searches: tuple[Search, ...]
+    fetches: tuple[Fetch, ...]
 
 
 def take(home: Path, session_id: str) -> Record | None:
@@ -44,16 +46,18 @@ def take(home: Path, session_id: str) -> Record | None:
 
 def _read(path: Path) -> Record:
     model: str | None = None
-    searches: dict[str, Search] = {}
+    calls: dict[str, Object] = {}
     for message in _messages(path):
-        if message.get("type") != "gemini":
-            continue
-        model = str(message.get("model") or "") or model
-        for call in map(as_object, as_list(message.get("toolCalls"))):
-            if call.get("name") == SEARCH_TOOL:
-                # A call is written again when its result is there: the last word counts.
-                searches[str(call.get("id"))] = _search(call)
-    return Record(model, tuple(searches.values()))
+        if message.get("type") == "gemini":
+            model = str(message.get("model") or "") or model
+            # A call is written again when its result is there: the last word counts.
+            for call in map(as_object, as_list(message.get("toolCalls"))):
+                calls[str(call.get("id"))] = call
+    return Record(
+        model,
+        tuple(_search(call) for call in calls.values() if call.get("name") == SEARCH_TOOL),
+        tuple(_fetch(call) for call in calls.values() if call.get("name") == FETCH_TOOL),
+    )
 
 
 def _messages(path: Path) -> Iterator[Object]:
@@ -67,12 +71,27 @@ def _messages(path: Path) -> Iterator[Object]:
 
 def _search(call: Object) -> Search:
     query = str(as_object(call.get("args")).get("query", ""))
+    error, sources = _outcome(call)
+    return Search(query, error, sources)
+
+
+def _fetch(call: Object) -> Fetch:
+    arguments = as_object(call.get("args"))
+    asked = _URL.findall(str(arguments.get("prompt") or arguments.get("url") or ""))
+    error, pages = _outcome(call)
+    if error is None and not pages and len(asked) == 1:
+        pages = (Source(asked[0], ""),)  # of several it does not say which were read
+    return Fetch(error, pages)
+
+
+def _outcome(call: Object) -> tuple[str | None, tuple[Source, ...]]:
+    """Why a call failed, or the sources that its output lists."""
     output = ""
     for part in map(as_object, as_list(call.get("result"))):
         response = as_object(as_object(part.get("functionResponse")).get("response"))
         output += str(response.get("output") or response.get("error") or "")
     if call.get("status") != "success":
-        return Search(query, error=output or "it did not finish")
+        return output or "it did not finish", ()
     _, heading, listed = output.rpartition("\n\nSources:\n")
     sources = _SOURCE.findall(listed) if heading else []
-    return Search(query, sources=tuple(Source(url, title) for title, url in sources))
+    return None, tuple(Source(url, title) for title, url in sources)

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -10,8 +9,9 @@ import anyio
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.errors import InvalidInput, TimedOut
-from gemini_cli_mcp.models import MAX_QUERY, Object, Progress, Search, as_list, as_object
+from gemini_cli_mcp.models import MAX_QUERY, Object, Progress, as_list, as_object
 from gemini_cli_mcp.research.answer import Answer, Desk
+from gemini_cli_mcp.research.evidence import Ledger, check_citations
 from gemini_cli_mcp.text import redact, scrub
 
 
@@ -46,12 +46,17 @@ async def search(desk: Desk, query: object, *, timeout: float, progress: Progres
             answer = await desk.ask(prompt, progress)
     except TimeoutError:
         raise TimedOut(f"There was no answer within {timeout:g} s.") from None
+    report, citations = answer.object["report"], None
+    if answer.reply.evidence == "ledger":
+        checked = check_citations(report, Ledger.of(answer.reply))
+        report, citations = checked.text, checked.citations
     metadata: Object = {
         "duration_ms": round((time.monotonic() - started) * 1000),
         "query": question,
         "model": desk.provider.asked_model or answer.reply.model or "auto-detected",
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
         **_evidence(answer),
+        "citations": citations,
         "provider": desk.provider.name,
         "cycles": answer.cycles,
         "correction": answer.correction,
@@ -61,7 +66,7 @@ async def search(desk: Desk, query: object, *, timeout: float, progress: Progres
         metadata["truncated"] = True
     if answer.correction_overlap is not None:
         metadata["correction_overlap"] = answer.correction_overlap
-    return {"success": True, "result": answer.object["report"], "metadata": metadata}
+    return {"success": True, "result": report, "metadata": metadata}
 
 
 def _evidence(answer: Answer) -> Object:
@@ -69,36 +74,27 @@ def _evidence(answer: Answer) -> Object:
     reply = answer.reply
     if reply.evidence == "none":
         told = as_object(answer.object.get("metadata"))
-        sources = _strings(told.get("sources_visited"))
-        queries = _strings(told.get("search_queries_used"))
-        grounded = None
-    else:
-        sources = [source.url for search in reply.searches for source in search.sources]
-        queries = [search.query for search in reply.searches]
-        grounded = any(search.sources for search in reply.searches)
+        return {
+            "sources_visited": _strings(told.get("sources_visited")),
+            "search_queries_used": _strings(told.get("search_queries_used")),
+            "evidence": "none",
+            "grounded": None,
+        }
+    ledger = Ledger.of(reply)
     evidence: Object = {
-        "sources_visited": _unique(sources),
-        "search_queries_used": _unique(queries),
+        "sources_visited": [source.url for source in ledger.sources],
+        "search_queries_used": list(ledger.queries),
         "evidence": reply.evidence,
-        "grounded": grounded,
-        "citations": None,
+        "grounded": ledger.searched,
     }
     if reply.searches and all(search.error for search in reply.searches):
-        evidence["note"] = _all_failed(reply.searches[-1])
+        why = scrub(redact(ledger.errors[-1]))[:300]
+        evidence["note"] = f"Every web search failed, so the text is from the model's memory: {why}"
     return evidence
 
 
-def _all_failed(last: Search) -> str:
-    why = scrub(redact(last.error or ""))[:300]
-    return f"Every web search of this run failed, so the text is from the model's memory: {why}"
-
-
 def _strings(value: object) -> list[str]:
-    return [item for item in as_list(value) if isinstance(item, str)]
-
-
-def _unique(items: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(items))
+    return list(dict.fromkeys(item for item in as_list(value) if isinstance(item, str)))
 
 
 def _type_name(value: object) -> str:

@@ -1,0 +1,192 @@
+"""The ledger of a run, and the gate that every link of a report goes through."""
+
+import pytest
+
+from gemini_cli_mcp.models import Fetch, Reply, Search, Source
+from gemini_cli_mcp.research.evidence import MARK, Ledger, canonical, check_citations, domain_of
+from tests.support import REDIRECT, Stub, found, report
+
+SEEN = "https://example.org/page"
+SAME = "https://www.nasa.gov/other"
+FAKE = "https://invented.example/x"
+REPLY = Reply(
+    "",
+    None,
+    "ledger",
+    searches=(
+        Search("one", sources=(Source(REDIRECT + "a", "nasa.gov"), Source(SEEN, "Example"))),
+        Search("two", error="500"),
+        Search("one", sources=(Source(REDIRECT + "a", "nasa.gov"),)),
+    ),
+    fetches=(Fetch(pages=(Source("https://fetched.example/p?id=1", ""),)), Fetch("blocked")),
+)
+LEDGER = Ledger.of(REPLY)
+
+
+def gate(text: str) -> str:
+    return check_citations(text, LEDGER).text
+
+
+def test_the_ledger_holds_what_was_found_and_read_in_order() -> None:
+    urls = [source.url for source in LEDGER.sources]
+
+    assert urls == [REDIRECT + "a", SEEN, "https://fetched.example/p?id=1"]
+    assert LEDGER.queries == ("one", "two")
+    assert LEDGER.errors == ("500", "blocked")
+    assert LEDGER.searched
+
+
+@pytest.mark.parametrize(
+    ("url", "standing"),
+    [
+        (SEEN, "seen"),
+        (REDIRECT + "a", "seen"),
+        ("HTTP://www.Example.org:443/page/?utm_source=x&utm_medium=y#part", "seen"),
+        ("https://example.org/p%61ge", "seen"),
+        ("www.example.org/page", "seen"),
+        ("https://fetched.example/p?id=1", "seen"),
+        ("https://fetched.example/p?id=2", "domain"),
+        ("https://nasa.gov/anything", "domain"),
+        ("https://science.nasa.gov/x", "domain"),
+        ("https://example.org/Page", "domain"),
+        (FAKE, "unseen"),
+        ("https://notnasa.gov/", "unseen"),
+        ("https://nasa.gov.evil.example/", "unseen"),
+        ("https://gov/", "unseen"),
+        (REDIRECT + "invented", "unseen"),
+        ("https://[broken", "unseen"),
+        ("https://example.org:99999/page", "unseen"),
+        ("", "unseen"),
+    ],
+)
+def test_a_url_stands_as_far_as_the_ledger_goes(url: str, standing: str) -> None:
+    assert LEDGER.standing(url) == standing
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://例え.jp/道", "https://xn--r8jz45g.jp/%E9%81%93"),
+        ("https://a.org", "http://www.a.org/"),
+        ("https://a.org/?gclid=1&q=2", "https://a.org?q=2"),
+    ],
+)
+def test_spellings_of_one_address_are_one(one: str, other: str) -> None:
+    assert canonical(one) == canonical(other)
+
+
+@pytest.mark.parametrize(
+    ("source", "domain"),
+    [
+        (Source(REDIRECT + "x", "www.Nasa.gov"), "nasa.gov"),
+        (Source(REDIRECT + "x", "A title, not a domain"), ""),
+        (Source("https://www.who.int/x", "WHO"), "who.int"),
+    ],
+)
+def test_the_domain_of_a_source_is_its_sites_own(source: Source, domain: str) -> None:
+    assert domain_of(source) == domain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"A fact ([nasa.gov]({REDIRECT}a)) and [another]({SAME} 'title').",
+        f"<{SEEN}> and {SEEN}, and ({SEEN}).",
+        f"See [the page][1].\n\n[1]: {SEEN} 'Title'\n",
+        f"A claim.[^1]\n\n[^1]: Example, {SEEN}\n",
+        "[chapter](#chapter), [mail](mailto:a@b.org), <mailto:a@b.org>, [file](notes.md)",
+        "[wiki](https://nasa.gov/wiki/Sky_(blue))",
+        f"- item [x]\n- [ ] todo\n- array[0][1]\n\n| a | [b]({SEEN}) |",
+        f"天空是蓝色的（见{SEEN}）。更多：{SEEN}。",
+        "a@www.b.org is a mail address, version 1.www.2",
+    ],
+)
+def test_covered_links_and_ordinary_text_stay_as_they_are(text: str) -> None:
+    assert gate(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"),
+    [
+        (f"A [title]({FAKE}).", f"A title {MARK}."),
+        (f"A [title]({FAKE} 'x') b", f"A title {MARK} b"),
+        (f"A [title](<{FAKE}>)", f"A title {MARK}"),
+        (f"![chart]({FAKE}.png)", f"chart {MARK}"),
+        (f"[{FAKE}]({FAKE})", MARK),
+        (f"[see {FAKE} here]({SEEN})", f"[example.org]({SEEN})"),
+        (f"[**b** [n]]({FAKE})", f"**b** [n] {MARK}"),
+        ("[x](javascript:alert(1))", f"x {MARK}"),
+        ("[x](data:text/html;base64,AAAA)", f"x {MARK}"),
+        ("[x](//invented.example/y)", f"x {MARK}"),
+        (f"<{FAKE}>", MARK),
+        ("<javascript:alert(1)>", MARK),
+        (f"At {FAKE}, they say.", f"At {MARK}, they say."),
+        (f"({FAKE})", f"({MARK})"),
+        (f"**{FAKE}**", f"**{MARK}**"),
+        ("see www.invented.example/a.", f"see {MARK}."),
+        (f"[title][a] and [a]\n\n[a]: {FAKE}\n", f"title {MARK} and a {MARK}\n\n"),
+        (f"A claim.[^1]\n\n[^1]: {FAKE}\n", f"A claim.[^1]\n\n[^1]: {MARK}\n"),
+        (f'<a href="{FAKE}">x</a>', f'<a href="{MARK}">x</a>'),
+        (f"天空（{FAKE}）是蓝色的", f"天空（{MARK}）是蓝色的"),
+        (f"见{FAKE}。更多", f"见{MARK}。更多"),
+        (f"[标题]({FAKE})更多", f"标题 {MARK}更多"),
+        ("https://invented.example/路径", f"{MARK}路径"),
+        (f"[a]({SEEN})[b]({FAKE})", f"[a]({SEEN})b {MARK}"),
+        (f"[outer [inner]({FAKE})]({SEEN})", f"[example.org]({SEEN})"),
+    ],
+)
+def test_invented_links_are_marked_and_no_links_any_more(text: str, passed: str) -> None:
+    assert gate(text) == passed
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"```sh\ncurl {FAKE}\n```",
+        f"~~~\n[x]({FAKE})\n~~~",
+        f"`curl {FAKE}`",
+        f"``a ` {FAKE}``",
+        f"```\nopen to the end {FAKE}\n",
+    ],
+)
+def test_code_is_left_alone_and_its_surroundings_are_not(code: str) -> None:
+    assert gate(f"{FAKE}\n\n{code}") == f"{MARK}\n\n{code}"
+
+
+def test_each_url_counts_once() -> None:
+    text = f"[a]({SEEN}) {SEEN}#x [b]({SAME}) [c]({FAKE}) {FAKE}/ www.invented.example/x [d](#top)"
+
+    checked = check_citations(text, LEDGER)
+
+    assert checked.citations == {"total": 3, "seen": 1, "domain": 1, "unseen": 1}
+    assert "invented.example" not in checked.text
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["[", "](", "[a](", "`", "` ``", "```\n", "<a:", "[a]: b\n", "http://a ", "((", "![", "]["],
+)
+def test_hostile_text_passes_the_gate_in_time(unit: str) -> None:
+    check_citations(unit * (300_000 // len(unit)), LEDGER)
+
+
+async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> None:
+    text = f"[seen]({REDIRECT}nasa) [near](https://nasa.org/x) [invented]({FAKE})"
+    stub.plays({"text": report(text), "searches": [found("blue sky", "nasa")]})
+
+    result = await stub.search()
+
+    assert result["metadata"]["citations"] == {"total": 3, "seen": 1, "domain": 1, "unseen": 1}
+    assert result["result"] == (
+        f"[seen]({REDIRECT}nasa) [near](https://nasa.org/x) invented {MARK}"
+    )
+
+
+@pytest.mark.parametrize("turn", [{"record": False}, {"format": "text"}])
+async def test_without_a_ledger_the_text_is_untouched(stub: Stub, turn: dict[str, object]) -> None:
+    stub.plays({"text": report(f"[invented]({FAKE})"), **turn})
+
+    result = await stub.search()
+
+    assert result["metadata"]["citations"] is None
+    assert result["result"] == f"[invented]({FAKE})"
