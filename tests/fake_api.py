@@ -2,9 +2,10 @@
 
 import json
 import re
+import socket
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -50,12 +51,22 @@ class FakeApi:
     texts: list[str] = field(default_factory=list[str])
     """One for each conversation; the last one goes on."""
     failure: tuple[int, Body] | None = None
+    """Status and body of every answer, or of those to `failing` alone."""
+    failing: str = ""
+    """main, search or fetch; all of them if empty."""
+    hangs: bool = False
+    hangs_after: int = 0
+    """How many requests are answered before one hangs."""
+    waiting: int = 0
+    """Requests that hang."""
+    drops: bool = False
+    finish: str = "STOP"
     requests: list[Request] = field(default_factory=list[Request])
     _told: int = 0
 
     def answer(self, request: Request) -> tuple[int, Body]:
         self.requests.append(request)
-        if self.failure:
+        if self.failure and self.failing in ("", request.kind):
             return self.failure
         if request.kind == "search":
             return 200, _candidate([{"text": "Blue, says NASA."}], _grounding())
@@ -72,6 +83,8 @@ class FakeApi:
             return 200, _candidate([{"functionCall": call}])
         text = self.texts[min(self._told, len(self.texts) - 1)]
         self._told += 1
+        if self.finish != "STOP":
+            return 200, {"candidates": [{"finishReason": self.finish, "index": 0}]}
         return 200, _candidate([{"text": text}])
 
 
@@ -114,6 +127,15 @@ def fake_api() -> Generator[FakeApi]:
                 else "main"
             )
             key = self.headers["x-goog-api-key"]
+            hangs = api.hangs and len(api.requests) >= api.hangs_after
+            if hangs:
+                api.waiting += 1
+                over.wait()
+            if hangs or api.drops:
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                api.requests.append(Request(kind, path[1], body, len(raw), key))
+                return
             status, answer = api.answer(Request(kind, path[1], body, len(raw), key))
             data = json.dumps(answer).encode()
             streamed = path[2].startswith("stream") and status == 200
@@ -127,9 +149,14 @@ def fake_api() -> Generator[FakeApi]:
             self.end_headers()
             self.wfile.write(data)
 
+        def handle_one_request(self) -> None:
+            with suppress(OSError):  # the CLI was ended while it waited
+                super().handle_one_request()
+
         def log_request(self, code: object = "-", size: object = "-") -> None:
             """Say nothing."""
 
+    over = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     api = FakeApi(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever)
@@ -137,6 +164,7 @@ def fake_api() -> Generator[FakeApi]:
     try:
         yield api
     finally:
+        over.set()
         server.shutdown()
         server.server_close()
         thread.join()

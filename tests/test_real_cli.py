@@ -1,12 +1,26 @@
 """The real gemini CLI, pinned, against a loopback fake of the Gemini API."""
 
+import asyncio
+import json
+import os
 from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
 
+import anyio
 import pytest
 
-from gemini_cli_mcp.errors import NotSignedIn, QuotaExhausted, RateLimited
-from tests.fake_api import FakeApi, fake_api
-from tests.support import QUESTION, REAL_CLI, REDIRECT, Stub, report
+from gemini_cli_mcp.errors import (
+    ExecutionFailed,
+    GeminiMcpError,
+    NotSignedIn,
+    RateLimited,
+    TimedOut,
+)
+from tests.fake_api import Body, FakeApi, fake_api
+from tests.support import REAL_CLI, REDIRECT, Stub, eventually, is_alive, report
+from tests.test_server import SEARCH as SEARCH_CALL
+from tests.test_server import start
 
 pytestmark = [
     pytest.mark.real_cli,
@@ -186,14 +200,218 @@ async def test_no_sign_in_is_said_so(real: Stub) -> None:
         await real.search()
 
 
-async def test_an_exhausted_quota_costs_one_request(real: Stub, api: FakeApi) -> None:
-    violation = {"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}
-    details = [{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}]
-    error = {"code": 429, "message": "You exceeded your quota.", "status": "RESOURCE_EXHAUSTED"}
-    api.failure = 429, {"error": error | {"details": details}}
+def error(code: int, message: str, *details: Body, status: str = "") -> tuple[int, Body]:
+    return code, {"error": {"code": code, "message": message, "status": status, "details": details}}
 
-    with pytest.raises(QuotaExhausted) as caught:
+
+QUOTA: Body = {
+    "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+    "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
+}
+BAD_KEY: Body = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (error(500, "An internal error has occurred."), "EXECUTION_ERROR"),
+        (error(503, "The model is overloaded.", status="UNAVAILABLE"), "EXECUTION_ERROR"),
+        (error(400, "API key not valid.", BAD_KEY), "AUTH_ERROR"),
+        (error(403, "Permission denied.", status="PERMISSION_DENIED"), "AUTH_ERROR"),
+        (error(404, "models/gemini-2.5-flash is not found for v1beta."), "CONFIG_ERROR"),
+        (error(429, "You exceeded it.", QUOTA, status="RESOURCE_EXHAUSTED"), "QUOTA_EXHAUSTED"),
+        (error(429, "You exceeded your current quota."), "RATE_LIMITED"),
+    ],
+)
+async def test_a_failing_api_is_named_after_one_request(
+    real: Stub, api: FakeApi, failure: tuple[int, Body], code: str
+) -> None:
+    api.failure = failure
+
+    with anyio.fail_after(20), pytest.raises(GeminiMcpError) as caught:
+        await real.search()
+
+    assert caught.value.code == code
+    assert caught.value.next_step
+    assert len(api.requests) == 1
+    assert real.files_left() == []
+
+
+@pytest.mark.parametrize("finish", ["SAFETY", "MALFORMED_FUNCTION_CALL"])
+async def test_an_answer_without_text_is_a_failure(real: Stub, api: FakeApi, finish: str) -> None:
+    api.finish = finish
+
+    with pytest.raises(ExecutionFailed):
+        await real.search()
+
+
+async def test_a_dropped_connection_is_a_failure(real: Stub, api: FakeApi) -> None:
+    api.drops = True
+
+    with anyio.fail_after(20), pytest.raises(ExecutionFailed):
         await real.search()
 
     assert len(api.requests) == 1
-    assert QUESTION not in str(caught.value.as_dict())
+
+
+async def test_a_hanging_api_is_a_timeout(real: Stub, api: FakeApi) -> None:
+    real.environ["GEMINI_MCP_TIMEOUT"] = "5"
+    api.hangs = True
+
+    with anyio.fail_after(10), pytest.raises(TimedOut):
+        await real.search()
+
+    assert real.files_left() == []
+
+
+async def test_a_failing_search_ends_at_once_if_the_model_is_named(
+    real: Stub, api: FakeApi
+) -> None:
+    api.calls = [SEARCH]
+    api.failure, api.failing = error(429, "Used up.", QUOTA, status="RESOURCE_EXHAUSTED"), "search"
+
+    result = await real.search()
+
+    assert result["metadata"]["grounded"] is False
+    assert "Every web search failed" in result["metadata"]["note"]
+    assert len(api.requests) == 3
+
+
+async def test_the_endless_search_is_bounded_by_the_deadline(real: Stub, api: FakeApi) -> None:
+    del real.environ["GEMINI_MODEL"]
+    real.environ["GEMINI_MCP_TIMEOUT"] = "8"
+    api.calls = [SEARCH]
+    api.failure, api.failing = error(404, "models/x is not found."), "search"
+
+    with anyio.fail_after(15), pytest.raises(TimedOut):
+        await real.search()
+
+    assert real.files_left() == []
+
+
+async def test_fetched_pages_are_in_the_ledger(real: Stub, api: FakeApi) -> None:
+    page = "https://93.184.216.34/a"
+    api.calls = [("web_fetch", {"prompt": f"Summarise {page}"})]
+    api.texts = [report(f"It says so ([page]({page})).")]
+
+    metadata = (await real.search())["metadata"]
+
+    assert metadata["sources_visited"] == [page]
+    assert metadata["citations"] == {"total": 1, "seen": 1, "domain": 0, "unseen": 0}
+
+
+async def test_nothing_of_the_users_set_up_runs_or_is_sent(
+    real: Stub, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "trapped"
+    run = {"command": "touch", "args": [str(trap)]}
+    hook = {"matcher": "*", "hooks": [{"type": "command", "command": f"touch {trap}"}]}
+    settings = {
+        "mcpServers": {"canary": run},
+        "hooksConfig": {"enabled": True},
+        "hooks": {"SessionStart": [hook], "BeforeTool": [hook], "BeforeAgent": [hook]},
+        "tools": {"core": ["run_shell_command", "google_web_search"]},
+        "context": {"fileName": "GEMINI.md"},
+    }
+    caller = tmp_path / "caller"
+    for home in (real.home, caller):
+        gemini = home / ".gemini"
+        for folder in ("extensions/canary", "skills/canary", "agents", "commands", "policies"):
+            (gemini / folder).mkdir(parents=True)
+        (gemini / "settings.json").write_text(json.dumps(settings))
+        (gemini / "GEMINI.md").write_text("CANARY memory")
+        (home / "GEMINI.md").write_text("CANARY context")
+        (home / ".env").write_text("GEMINI_API_KEY=canary-key\nGEMINI_MODEL=canary-model\n")
+        (gemini / "extensions/canary/gemini-extension.json").write_text(
+            json.dumps({"name": "canary", "version": "1.0.0", "mcpServers": {"x": run}})
+        )
+        (gemini / "extensions/canary/GEMINI.md").write_text("CANARY extension")
+        (gemini / "skills/canary/SKILL.md").write_text("---\nname: canary\n---\nCANARY skill")
+        (gemini / "agents/canary.md").write_text("---\nname: canary\n---\nCANARY agent")
+        (gemini / "commands/canary.toml").write_text('prompt = "CANARY command"')
+        (gemini / "policies/canary.toml").write_text('[[rule]]\ntoolName="*"\ndecision="allow"')
+    (caller / "secret.txt").write_text("CANARY secret")
+    monkeypatch.chdir(caller)
+    real.environ |= {"OTHER_API_KEY": "CANARY-key", "MY_SECRET": "CANARY-secret"}
+    api.calls = [("run_shell_command", {"command": f"touch {trap}"}), SEARCH]
+
+    await real.search("@secret.txt /canary what is CANARY-free?".replace("CANARY", "canary"))
+
+    sent = json.dumps([request.body for request in api.requests])
+    assert "CANARY" not in sent
+    assert not trap.exists()
+    assert {request.key for request in api.requests} == {"test-key"}
+    assert {tool for request in api.requests for tool in request.tools} == {
+        "google_web_search",
+        "web_fetch",
+    }
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "@secret.txt",
+        "@~/x",
+        "/help",
+        "/memory show",
+        "!ls",
+        "--yolo",
+        "-p x",
+        "{{query}} {{mark}}",
+        "\u202ebidi\u202c \u200bzero",
+        "$(touch x) `touch x` ; touch x",
+    ],
+)
+async def test_a_hostile_question_is_only_text(real: Stub, api: FakeApi, query: str) -> None:
+    await real.search(query)
+
+    assert query in api.requests[0].text
+    assert len(api.requests) == 1
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancel", "double cancel", "SIGKILL"])
+@pytest.mark.parametrize(
+    "fault", ["hangs", "in a search", "endless search", "hangs after a search"]
+)
+async def test_the_real_cli_leaves_nothing(real: Stub, api: FakeApi, fault: str, end: str) -> None:
+    api.calls = [SEARCH]
+    api.hangs = "hangs" in fault
+    api.hangs_after = 2 if fault == "hangs after a search" else 0
+    if fault == "in a search":
+        api.failure, api.failing = error(429, "Slow down."), "search"
+    if fault == "endless search":
+        del real.environ["GEMINI_MODEL"]
+        api.failure, api.failing = error(404, "models/x is not found."), "search"
+    if end == "timeout":
+        real.environ["GEMINI_MCP_TIMEOUT"] = "4"
+    if end == "SIGKILL":
+        with start(real, *SEARCH_CALL) as server:
+            await eventually(lambda: bool(descendants(server.pid)) and started(api, fault), 20)
+            tree = descendants(server.pid)
+            server.kill()
+    else:
+        call = asyncio.ensure_future(real.search())
+        await eventually(lambda: started(api, fault), 20)
+        tree = descendants(os.getpid())
+        for _ in range({"cancel": 1, "double cancel": 2}.get(end, 0)):
+            call.cancel()
+            await asyncio.sleep(0.01)
+        with suppress(asyncio.CancelledError, TimedOut):
+            await call
+    await eventually(lambda: not any(map(is_alive, tree)) and not real.files_left(), seconds=3)
+    assert len(tree) >= 2  # the guardian and the CLI at least
+
+
+def started(api: FakeApi, fault: str) -> bool:
+    """Whether the CLI is where the fault is."""
+    kinds = [request.kind for request in api.requests]
+    return api.waiting > 0 if "hangs" in fault else "search" in kinds
+
+
+def descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        below = [int(child) for child in children.read_text().split()]
+    except FileNotFoundError:
+        return []
+    return below + [pid for child in below for pid in descendants(child)]
