@@ -1,0 +1,152 @@
+"""Many calls of every fault at once, and servers and guardians killed at random instants.
+
+scripts/soak runs it in full; the tests run a small version of it.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+
+from gemini_cli_mcp.errors import GeminiMcpError
+from tests.support import Stub, Turn, eventually, report
+from tests.test_faults import FAULTS, guardians
+from tests.test_server import SEARCH, parent, start
+
+ANSWERS: dict[str, Turn] = {
+    "good": {"text": report()},
+    "prose": {"text": "prose", "correction": {"text": report("prose")}},
+    "exits 41": {"exit_code": 41, "stderr": "no"},
+    "is cut off": {"text": report()[:20], "cut": True},
+    "writes nothing": {"text": ""},
+}
+ESCAPES = {"has a child that left", "has a child nobody knows", "leaves a stubborn child behind"}
+
+
+@dataclass
+class Tally:
+    """How the calls ended, and what was left of them."""
+
+    ended: Counter[str] = field(default_factory=Counter[str])
+    left: list[str] = field(default_factory=list[str])
+    slowest: float = 0
+    descriptors: tuple[int, int] = (0, 0)
+    kilobytes: tuple[int, int] = (0, 0)
+
+
+async def many_calls(calls: int, at_once: int, seed: int = 1) -> Tally:
+    """Mixed faults, a third of them cancelled."""
+    chance = random.Random(seed)
+    tally = Tally()
+    limit = anyio.CapacityLimiter(at_once)
+    turns = list({**FAULTS, **ANSWERS}.items())
+
+    async def one(name: str, turn: Turn, cancelled_after: float | None) -> None:
+        async with limit:
+            with TemporaryDirectory() as folder:
+                stub = Stub(Path(folder))
+                stub.environ |= {"GEMINI_MCP_TIMEOUT": "3", "GEMINI_MCP_MAX_CYCLES": "1"}
+                stub.plays(turn)
+                begin = time.monotonic()
+                tally.ended[await _ended(stub, cancelled_after)] += 1
+                tally.slowest = max(tally.slowest, time.monotonic() - begin)
+                try:
+                    await eventually(lambda: not stub.alive() and not stub.files_left(), seconds=2)
+                except TimeoutError:
+                    tally.left.append(name)
+
+    before = descriptors(), kilobytes()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(calls):
+            name, turn = chance.choice(turns)
+            cancelled_after = chance.uniform(0, 1) if chance.random() < 1 / 3 else None
+            tasks.start_soon(one, name, turn, cancelled_after)
+    await eventually(lambda: not guardians())
+    tally.descriptors = before[0], descriptors()
+    tally.kilobytes = before[1], kilobytes()
+    return tally
+
+
+async def _ended(stub: Stub, cancelled_after: float | None) -> str:
+    call = asyncio.ensure_future(stub.search())
+    try:
+        if cancelled_after is not None:
+            await asyncio.sleep(cancelled_after)
+            call.cancel()
+        with anyio.fail_after(20):
+            await call
+    except GeminiMcpError as error:
+        return error.code
+    except asyncio.CancelledError:
+        return "cancelled"
+    except TimeoutError:
+        return "HANG"
+    return "success"
+
+
+async def killed(victim: str, times: int, seed: int = 1) -> Tally:
+    """A server, or its guardian, killed at a random instant of a call that hangs."""
+    chance = random.Random(seed)
+    tally = Tally()
+    for _ in range(times):
+        name, turn = chance.choice(list(FAULTS.items()))
+        with TemporaryDirectory() as folder:
+            stub = Stub(Path(folder))
+            stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+            stub.plays(turn)
+            seconds = await _gone_after_kill(stub, victim, chance.uniform(0, 0.3))
+        tally.ended[victim] += 1
+        if seconds is not None:
+            tally.slowest = max(tally.slowest, seconds)
+        elif victim == "server" or name not in ESCAPES:
+            tally.left.append(name)
+    return tally
+
+
+async def _gone_after_kill(stub: Stub, victim: str, instant: float) -> float | None:
+    """Seconds until nothing of the call was left; None if something still is after two."""
+    with start(stub, *SEARCH) as server:
+        await eventually(lambda: len(stub.runs) == 1)
+        await anyio.sleep(instant)
+        guardian = parent(stub.runs[0]["pid"])
+        os.kill(server.pid if victim == "server" else guardian, signal.SIGKILL)
+        begin = time.monotonic()
+        try:
+            await eventually(lambda: not stub.alive(), seconds=2)
+        except TimeoutError:
+            return None
+        else:
+            return time.monotonic() - begin
+        finally:
+            server.kill()
+            for pid in stub.alive():
+                os.kill(pid, signal.SIGKILL)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def kilobytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+
+
+async def main() -> None:
+    for victim in ("server", "guardian"):
+        tally = await killed(victim, 50)
+        print(f"50 kills of the {victim}: left {tally.left}, slowest {tally.slowest:.2f} s")
+    await many_calls(40, 20, seed=2)  # warm
+    tally = await many_calls(500, 20)
+    print(f"500 calls, 20 at once: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
+    print(f"left {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
