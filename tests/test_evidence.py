@@ -31,9 +31,10 @@ def test_the_ledger_holds_what_was_found_and_read_in_order() -> None:
     urls = [source.url for source in LEDGER.sources]
 
     assert urls == [REDIRECT + "a", SEEN, "https://fetched.example/p?id=1"]
-    assert LEDGER.queries == ("one", "two")
-    assert LEDGER.errors == ("500", "blocked")
+    assert LEDGER.queries == ["one", "two"]
+    assert LEDGER.errors == ["500", "blocked"]
     assert LEDGER.searched
+    assert not LEDGER.every_search_failed
 
 
 @pytest.mark.parametrize(

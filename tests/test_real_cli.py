@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -237,9 +238,10 @@ async def test_a_failing_api_is_named_after_one_request(
     assert real.files_left() == []
 
 
-@pytest.mark.parametrize("finish", ["SAFETY", "MALFORMED_FUNCTION_CALL"])
+@pytest.mark.parametrize("finish", ["SAFETY", "STOP"])
 async def test_an_answer_without_text_is_a_failure(real: Stub, api: FakeApi, finish: str) -> None:
     api.finish = finish
+    api.texts = [""]
 
     with pytest.raises(ExecutionFailed):
         await real.search()
@@ -369,7 +371,10 @@ async def test_a_hostile_question_is_only_text(real: Stub, api: FakeApi, query: 
     assert len(api.requests) == 1
 
 
-@pytest.mark.parametrize("end", ["timeout", "cancel", "double cancel", "SIGKILL"])
+ENDS = ["timeout", "cancel", "double cancel", "client gone", "SIGTERM", "SIGKILL"]
+
+
+@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(
     "fault", ["hangs", "in a search", "endless search", "hangs after a search"]
 )
@@ -384,11 +389,16 @@ async def test_the_real_cli_leaves_nothing(real: Stub, api: FakeApi, fault: str,
         api.failure, api.failing = error(404, "models/x is not found."), "search"
     if end == "timeout":
         real.environ["GEMINI_MCP_TIMEOUT"] = "4"
-    if end == "SIGKILL":
+    if end in ("client gone", "SIGTERM", "SIGKILL"):
         with start(real, *SEARCH_CALL) as server:
             await eventually(lambda: bool(descendants(server.pid)) and started(api, fault), 20)
             tree = descendants(server.pid)
-            server.kill()
+            assert server.stdin
+            if end == "client gone":
+                server.stdin.close()
+            else:
+                server.send_signal(getattr(signal, end))
+            await eventually(lambda: server.poll() is not None, seconds=5)
     else:
         call = asyncio.ensure_future(real.search())
         await eventually(lambda: started(api, fault), 20)

@@ -405,6 +405,17 @@ async def test_the_longest_query_is_taken(stub: Stub) -> None:
     assert (await stub.search("x" * 10_000))["success"]
 
 
+async def test_the_child_knows_no_foreign_secret(stub: Stub) -> None:
+    stub.environ |= {"OTHER_API_KEY": "foreign", "MY_TOKEN": "foreign", "GEMINI_API_KEY": "own"}
+    stub.plays({"text": report()})
+
+    await stub.search()
+
+    environment = stub.runs[0]["environment"]
+    assert "foreign" not in environment.values()
+    assert environment["GEMINI_API_KEY"] == "own"
+
+
 async def test_a_missing_cli_is_named_with_instructions(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_CLI_PATH"] = "/nowhere/gemini"
 

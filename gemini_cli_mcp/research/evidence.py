@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Literal
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from gemini_cli_mcp.models import Reply, Source
+from gemini_cli_mcp.models import Fetch, Reply, Search, Source
 
 Standing = Literal["seen", "domain", "unseen"]
 
@@ -45,25 +45,37 @@ _TICKS = re.compile(r"`+")
 class Ledger:
     """The searches and pages of a run that its provider's records prove."""
 
-    sources: tuple[Source, ...]
-    """Everything that was returned by a search or fetched, in the order first seen."""
-    queries: tuple[str, ...]
-    errors: tuple[str, ...]
-    """Why searches and fetches failed, where they did."""
-    searched: bool
-    """Whether a search succeeded with sources."""
+    searches: tuple[Search, ...]
+    fetches: tuple[Fetch, ...]
 
     @classmethod
     def of(cls, reply: Reply) -> "Ledger":
-        found = (source for search in reply.searches for source in search.sources)
-        fetched = (page for fetch in reply.fetches for page in fetch.pages)
-        failed = (call.error for call in (*reply.searches, *reply.fetches) if call.error)
-        return cls(
-            sources=tuple({source.url: source for source in (*found, *fetched)}.values()),
-            queries=tuple(dict.fromkeys(search.query for search in reply.searches)),
-            errors=tuple(dict.fromkeys(failed)),
-            searched=any(search.sources for search in reply.searches),
-        )
+        return cls(reply.searches, reply.fetches)
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """Everything that was found or read, in the order first seen."""
+        found = (source for search in self.searches for source in search.sources)
+        read = (page for fetch in self.fetches for page in fetch.pages)
+        return list({source.url: source for source in (*found, *read)}.values())
+
+    @property
+    def queries(self) -> list[str]:
+        return list(dict.fromkeys(search.query for search in self.searches))
+
+    @property
+    def errors(self) -> list[str]:
+        """Why searches and fetches failed, where they did."""
+        return [call.error for call in (*self.searches, *self.fetches) if call.error]
+
+    @property
+    def searched(self) -> bool:
+        """Whether a search succeeded with sources."""
+        return any(search.sources for search in self.searches)
+
+    @property
+    def every_search_failed(self) -> bool:
+        return bool(self.searches) and all(search.error for search in self.searches)
 
     @cached_property
     def _urls(self) -> frozenset[str]:

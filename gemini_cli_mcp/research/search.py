@@ -83,12 +83,12 @@ def _evidence(answer: Answer) -> Object:
     ledger = Ledger.of(reply)
     evidence: Object = {
         "sources_visited": [source.url for source in ledger.sources],
-        "search_queries_used": list(ledger.queries),
+        "search_queries_used": ledger.queries,
         "evidence": reply.evidence,
         "grounded": ledger.searched,
     }
-    if reply.searches and all(search.error for search in reply.searches):
-        why = scrub(redact(ledger.errors[-1]))[:300]
+    if ledger.every_search_failed:
+        why = scrub(redact(ledger.errors[0]))[:300]
         evidence["note"] = f"Every web search failed, so the text is from the model's memory: {why}"
     return evidence
 
