@@ -28,7 +28,7 @@ async def python(
         env=os.environ,
         cwd=Path("/"),
         on_line=(lines if lines is not None else []).append,
-        idle=idle,
+        idle=lambda: idle,
         timeout=timeout,
     )
 
@@ -163,7 +163,7 @@ async def test_a_command_that_is_not_there_is_an_os_error() -> None:
             env={},
             cwd=Path("/"),
             on_line=print,
-            idle=1,
+            idle=lambda: 1,
             timeout=1,
         )
 

@@ -18,6 +18,7 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
+from gemini_cli_mcp.providers import gemini_cli
 from tests.fake_api import Body, FakeApi, fake_api
 from tests.support import REAL_CLI, REDIRECT, Stub, eventually, is_alive, report
 from tests.test_server import SEARCH as SEARCH_CALL
@@ -289,6 +290,20 @@ async def test_the_endless_search_is_bounded_by_the_deadline(real: Stub, api: Fa
         await real.search()
 
     assert real.files_left() == []
+
+
+async def test_the_endless_search_is_noticed_and_its_cure_is_named(
+    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gemini_cli, "IDLE_IN_SEARCH", 2)
+    del real.environ["GEMINI_MODEL"]
+    api.calls = [SEARCH]
+    api.failure, api.failing = error(404, "models/x is not found."), "search"
+
+    with pytest.raises(TimedOut, match="search of gemini did not come back") as caught:
+        await real.search()
+
+    assert "GEMINI_MODEL" in caught.value.next_step
 
 
 async def test_fetched_pages_are_in_the_ledger(real: Stub, api: FakeApi) -> None:

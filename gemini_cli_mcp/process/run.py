@@ -57,13 +57,13 @@ async def run(
     env: Mapping[str, str],
     cwd: Path,
     on_line: Callable[[bytes], None],
-    idle: float,
+    idle: Callable[[], float],
     timeout: float,
     scratch: Path | None = None,
 ) -> Completed:
     """Run `argv`, hand each line of its stdout to `on_line`, and see it to its end.
 
-    It is ended after `idle` seconds without output, after `timeout` seconds in all, and
+    It is ended after `idle()` seconds without output, after `timeout` seconds in all, and
     when the caller is cancelled. Should this whole process be killed meanwhile, the folder
     `scratch` goes with it (Linux). Raises OSError if it cannot be started.
     """
@@ -119,12 +119,12 @@ class _Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self.last_output = time.monotonic()
+        self.wake.set()
         if fd == 2:
             self.stderr += data
             del self.stderr[:-STDERR_TAIL]
         elif self._taken + len(data) > MAX_STDOUT:
             self.flooded = True  # keep draining, keep nothing
-            self.wake.set()
         else:
             self._taken += len(data)
             first, *others = data.split(b"\n")
@@ -181,18 +181,20 @@ async def _spawn(
     raise AssertionError("a shielded scope runs to its end")
 
 
-async def _follow(child: _Child, *, idle: float, timeout: float) -> Ended:
+async def _follow(child: _Child, *, idle: Callable[[], float], timeout: float) -> Ended:
     """Wait for the end, or for a reason to end it."""
     deadline = time.monotonic() + timeout
     while not child.exited.is_set():
         now = time.monotonic()
+        silent_until = child.last_output + idle()
         if child.flooded:
             return "flood"
         if now >= deadline:
             return "timeout"
-        if now >= child.last_output + idle:
+        if now >= silent_until:
             return "idle"
-        with anyio.move_on_after(min(deadline, child.last_output + idle) - now):
+        child.wake.clear()
+        with anyio.move_on_after(min(deadline, silent_until) - now):
             await child.wake.wait()
     return "exited"
 

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 IDLE = 120.0
 """Seconds without a word after which a run is given up: the CLI itself waits for ever."""
+IDLE_IN_SEARCH = 60.0
+"""The same while a search is under way, which the CLI may be repeating without end."""
 
 NO_SIGN_IN = 41
 """The CLI's exit code when it found none; a refused one ends otherwise."""
@@ -116,7 +118,7 @@ class GeminiCli:
                     env=env,
                     cwd=cwd,
                     on_line=transcript.feed,
-                    idle=IDLE,
+                    idle=lambda: IDLE_IN_SEARCH if transcript.is_searching else IDLE,
                     timeout=self._config.timeout,
                     scratch=self._workspace.root(),
                 )

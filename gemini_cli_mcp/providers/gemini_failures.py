@@ -79,6 +79,13 @@ def failure(
     """Why this run failed, without any of the secrets; None if it did not."""
     details = _tail(completed.stderr, secrets)
     match completed.ended:
+        case "idle" if transcript.is_searching:
+            return TimedOut(
+                "A web search of gemini did not come back, and the run was ended.",
+                hint="Set GEMINI_MODEL to a full model name such as gemini-2.5-flash: then the "
+                "search uses that model too, and one that fails does so at once.",
+                details=details,
+            )
         case "idle":
             return TimedOut("gemini said nothing for too long and was ended.", details=details)
         case "timeout":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemini_cli_mcp.models import Fetch, Object, Search, Source, as_list, as_object
-from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL
+from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, UNFINISHED
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def _outcome(call: Object) -> tuple[str | None, tuple[Source, ...]]:
         response = as_object(as_object(part.get("functionResponse")).get("response"))
         output += str(response.get("output") or response.get("error") or "")
     if call.get("status") != "success":
-        return output or "it did not finish", ()
+        return output or UNFINISHED, ()
     _, heading, listed = output.rpartition("\n\nSources:\n")
     sources = _SOURCE.findall(listed) if heading else []
     return None, tuple(Source(url, title) for title, url in sources)

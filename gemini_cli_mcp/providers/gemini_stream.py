@@ -8,6 +8,7 @@ from gemini_cli_mcp.text import scrub
 
 SEARCH_TOOL = "google_web_search"
 FETCH_TOOL = "web_fetch"
+UNFINISHED = "it did not finish"
 
 
 @dataclass
@@ -46,6 +47,11 @@ class Transcript:
     @property
     def searches(self) -> tuple[Search, ...]:
         return tuple(self._searches.values())
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether a search was begun and has not come back."""
+        return any(search.error == UNFINISHED for search in self._searches.values())
 
     @property
     def usage(self) -> Usage | None:
@@ -96,7 +102,7 @@ class Transcript:
         given = as_object(event.get("parameters"))
         if event.get("tool_name") == SEARCH_TOOL:
             query = str(given.get("query", ""))
-            self._searches[str(event.get("tool_id"))] = Search(query, error="it did not finish")
+            self._searches[str(event.get("tool_id"))] = Search(query, error=UNFINISHED)
             self.progress(
                 f"searching \N{LEFT DOUBLE QUOTATION MARK}{_short(query)}"
                 "\N{RIGHT DOUBLE QUOTATION MARK}"
