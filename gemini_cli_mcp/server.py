@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -122,25 +122,30 @@ async def serve_stdio(config: Config, environ: Mapping[str, str]) -> None:
     calls = Calls()
     workspace = Workspace(config.config_dir)
     server = build(config, environ, workspace, calls)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_until_told_to_end, calls, workspace)
-        await server.run_stdio_async()
-        tasks.cancel_scope.cancel()
+    # Open to the very end: a second signal must not come between.
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_until_told_to_end, calls, workspace, signals)
+            await server.run_stdio_async()
+            tasks.cancel_scope.cancel()
 
 
-async def _until_told_to_end(calls: Calls, workspace: Workspace) -> None:
+async def _until_told_to_end(
+    calls: Calls, workspace: Workspace, signals: AsyncIterator[signal.Signals]
+) -> None:
     """Leave in order on a signal, and when the client is gone though stdin is still open."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_parent_is_gone, tasks.cancel_scope)
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            async for _ in signals:
-                break
+        async for _ in signals:
+            break
         tasks.cancel_scope.cancel()
-    with anyio.move_on_after(PATIENCE, shield=True):
-        await calls.end()
-    workspace.close()
-    # A thread of the SDK waits in a read of stdin that nothing can interrupt.
-    os._exit(0)
+    try:
+        with anyio.move_on_after(PATIENCE, shield=True):
+            await calls.end()
+        workspace.close()
+    finally:
+        # A thread of the SDK waits in a read of stdin that nothing can interrupt.
+        os._exit(0)
 
 
 async def _parent_is_gone(told: anyio.CancelScope) -> None:

@@ -79,7 +79,7 @@ class Workspace:
             root = self._servers / secrets.token_hex(8)
             root.mkdir(mode=0o700)
             # Meanwhile a sweeper may have found a folder without a lock, and removed it.
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
                 lock = os.open(root / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
                 if _try_lock(lock) and (root / LOCK).exists():
                     self._lock = lock
@@ -124,6 +124,8 @@ class Workspace:
         """Remove what dead servers left; the number of their temporary files."""
         removed = 0
         for left in self._servers.glob("*"):
+            if left.is_symlink():
+                continue  # not ours
             with contextlib.suppress(OSError), _lock_of_the_dead(left / LOCK):
                 removed += sum(1 for _ in left.rglob("temp-invalid-output-*.txt"))
                 _remove(left)
@@ -133,7 +135,8 @@ class Workspace:
         """Remove the folder and let the lock go."""
         if self._root is None or self._lock is None:
             return
-        _remove(self._root)
+        with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+            _remove(self._root)
         os.close(self._lock)
         self._root = self._lock = None
 
@@ -157,7 +160,8 @@ def _remove(folder: Path) -> None:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
         if [path.name for path in folder.iterdir()] == [LOCK]:
             shutil.rmtree(folder, ignore_errors=True)
             return

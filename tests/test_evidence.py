@@ -1,9 +1,14 @@
 """The ledger of a run, and the gate that every link of a report goes through."""
 
+import html
+import re
+
 import pytest
+from markdown_it import MarkdownIt
 
 from gemini_cli_mcp.models import Fetch, Reply, Search, Source
-from gemini_cli_mcp.research.evidence import MARK, Ledger, canonical, check_citations, domain_of
+from gemini_cli_mcp.research.citations import MARK, check_citations
+from gemini_cli_mcp.research.evidence import Ledger, canonical, domain_of
 from tests.support import REDIRECT, Stub, found, report
 
 SEEN = "https://example.org/page"
@@ -168,7 +173,7 @@ def test_each_url_counts_once() -> None:
     ["[", "](", "[a](", "`", "` ``", "```\n", "<a:", "[a]: b\n", "http://a ", "((", "![", "]["],
 )
 def test_hostile_text_passes_the_gate_in_time(unit: str) -> None:
-    check_citations(unit * (300_000 // len(unit)), LEDGER)
+    check_citations(unit * (100_000 // len(unit)), LEDGER)
 
 
 async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> None:
@@ -191,3 +196,74 @@ async def test_without_a_ledger_the_text_is_untouched(stub: Stub, turn: dict[str
 
     assert result["metadata"]["citations"] is None
     assert result["result"] == f"[invented]({FAKE})"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- ```sh\n  pip install x\n  ```\n\nMore: [paper](https://evil.com/x)",
+        "1. x\n   ```sh\n   y\n2. z [t](https://evil.com/x)",
+        "a \\`b [t](https://evil.com/x) c\\`",
+        "a `b\n \n[t](https://evil.com/x)\n \nc`",
+        "- a `b\n- [t](https://evil.com/x)\n- c`",
+        "```a`b\n[t](https://evil.com/x)",
+        "x\u2028```\n[t](https://evil.com/x)",
+        '<a title="`" href="https://evil.com/x">t</a>`',
+        "[t](h&#116;tps://evil.com/x)",
+        "[t](https&#58;//evil.com/x)",
+        "[t](https\\://evil.com/x)",
+        "[t](\\/\\/evil.com/x)",
+        "[t](https://evil.com&sol;@nasa.gov/x)",
+        "[t](https://evil.com\\@nasa.gov/x)",
+        "[t](https://nasa.gov@evil.com/x)",
+        "[r]: h&#116;tps://evil.com/x\n\n[r]",
+        '<a href="&#104;ttps://evil.com/x">t</a>',
+        "[a [b [c] d] e](//evil.com/x)",
+        "[te\nxt](//evil.com/x)",
+        "[`c`](//evil.com/x)",
+        "[t\\]](//evil.com/x)",
+        "[t](//evil.com/(a(b)c))",
+        "[t][r]\n\n[r]:\n//evil.com/x",
+        "> [r]: //evil.com/x\n\n[r]",
+        "- [r]: //evil.com/x\n\n[r]",
+        "[r]: ftp://evil.com/x\n\n[r]",
+        '<a href="//evil.com/x">t</a>',
+        "<img src='//evil.com/x.png'>",
+        "[![i](//evil.com/x.png)](https://example.org/page)",
+        "ftp://evil.com/x",
+        "_www.evil.com/x_",
+        "https://example.org/page,https://evil.com/x",
+        '[t](https://example.org/page "https://evil.com/x")',
+        '[t](#a "https://evil.com/x")',
+        "| a | b |\n|---|---|\n| `x | [t](h&#116;tps://evil.com/x) |",
+        "# Head [t](https&#58;//evil.com/x)",
+        "[T](HTTPS://EVIL.COM/x)",
+    ],
+)
+def test_no_way_round_the_gate_leads_to_an_invented_address(text: str) -> None:
+    passed = gate(text)
+
+    rendered = MarkdownIt("commonmark").enable("table").render(passed)
+    assert (
+        "evil.com"
+        not in html.unescape(re.sub(r"<code>.*?</code>", "", rendered, flags=re.S)).lower()
+    )
+    assert MARK in passed or "evil" not in passed.lower()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"https://evil.com[1]({SEEN}) 好",
+        f"Seen: [a]({SEEN}) and `code` and <{SEEN}>.\n\n- ```sh\n  curl {FAKE}\n  ```\n\nEnd.",
+    ],
+)
+def test_good_links_beside_bad_things_stay(text: str) -> None:
+    assert SEEN in gate(text)
+    assert text.count(FAKE) == gate(text).count(FAKE)
+
+
+def test_prose_behind_a_number_is_not_lost() -> None:
+    text = f"[1]: {FAKE} is the paper by Smith, who found 42 %."
+
+    assert gate(text) == f"[1]: {MARK} is the paper by Smith, who found 42 %."

@@ -1,11 +1,11 @@
 """The guardian: runs one command and ends only when nothing of its tree is left (Linux).
 
-    python -I -S guard.py LIFELINE STATUS GRACE SCRATCH COMMAND...
+    python -I -S guard.py SERVER LIFELINE STATUS GRACE SCRATCH COMMAND...
 
 It is a subreaper, so every descendant of the command, even one that left the session and
 forked twice, is its child in the end. It reads from a pipe, the lifeline: when the other end
 closes, because the server wants it so or because the server is gone, however it went, the
-tree is ended. If it was the server that went, the folder SCRATCH (if any) is removed too.
+tree is ended. If it was the server (its pid) that went, the folder SCRATCH, if any, goes too.
 STATUS gets the lines `started PID`, `failed ERRNO`, `exited STATUS` and at last `clean`.
 
 Standard library only, and little of it: this starts with every call.
@@ -26,9 +26,10 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> None:
-    lifeline, status = int(sys.argv[1]), int(sys.argv[2])
-    grace, scratch, command = float(sys.argv[3]), sys.argv[4], sys.argv[5:]
-    server = os.getppid()
+    server, lifeline, status = map(int, sys.argv[1:4])
+    grace, scratch, command = float(sys.argv[4]), sys.argv[5], sys.argv[6:]
+    for descriptor in (lifeline, status):
+        os.set_inheritable(descriptor, False)  # not the command's business
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     guardian = Guardian(lifeline, status, grace)
     guardian.start(command)
@@ -50,6 +51,7 @@ class Guardian:
         self._child = 0
         self._exited = False
         self._stopped = False
+        self._asked: set[int] = set()
         self._wake, waker = os.pipe()
         for descriptor in (self._wake, waker):
             os.set_blocking(descriptor, False)
@@ -86,12 +88,13 @@ class Guardian:
             now = time.monotonic()
             if ending is None and (self._exited or self._stopped):
                 ending = now
-            if ending is None:
-                watched, patience = [self._wake, self._lifeline], None
-            else:
+            if ending is not None:
                 self._end_tree(hard=now - ending > self._grace)
-                watched, patience = [self._wake], POLL
-            ready, _, _ = select.select(watched, [], [], patience)
+            events = select.poll()  # not select(): a busy server has descriptors beyond 1023
+            events.register(self._wake, select.POLLIN)
+            if ending is None:
+                events.register(self._lifeline, select.POLLIN)
+            ready = dict(events.poll(None if ending is None else POLL * 1000))
             if self._wake in ready:
                 os.read(self._wake, 4096)
             if self._lifeline in ready:
@@ -116,8 +119,9 @@ class Guardian:
 
     def _end_tree(self, *, hard: bool) -> None:
         if not hard:
-            for pid in _descendants():
+            for pid in _descendants() - self._asked:
                 _send(pid, signal.SIGTERM)
+                self._asked.add(pid)
             return
         stopped: set[int] = set()
         while found := _descendants() - stopped:  # frozen first: they cannot fork away

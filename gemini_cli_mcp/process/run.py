@@ -214,8 +214,8 @@ class _Guardian:
     def command(self, argv: Sequence[str]) -> list[str]:
         """The guardian that runs the command."""
         scratch = str(self._scratch or "")
-        fds = map(str, self.inherited)
-        return [sys.executable, "-I", "-S", guard.__file__, *fds, str(GRACE), scratch, *argv]
+        numbers = map(str, (os.getpid(), *self.inherited, GRACE))
+        return [sys.executable, "-I", "-S", guard.__file__, *numbers, scratch, *argv]
 
     async def end(self, child: _Child, pid: int) -> None:
         """Cut the lifeline and see the guardian go; kill what a lost one left."""
@@ -253,8 +253,8 @@ class _Guardian:
         """What the guardian wrote so far, by first word."""
         with contextlib.suppress(BlockingIOError):
             self._heard += os.read(self._status, 4096)
-        lines = (line.split() for line in self._heard.decode().splitlines())
-        return {word: rest for word, *rest in lines}
+        lines = (line.split() for line in self._heard.decode(errors="replace").splitlines())
+        return {line[0]: line[1:] for line in lines if line}
 
 
 class _Group:

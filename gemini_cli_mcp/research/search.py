@@ -6,12 +6,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 import anyio
+import anyio.to_thread
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.errors import InvalidInput, TimedOut
 from gemini_cli_mcp.models import MAX_QUERY, Object, Progress, as_list, as_object
 from gemini_cli_mcp.research.answer import Answer, Desk
-from gemini_cli_mcp.research.evidence import Ledger, check_citations
+from gemini_cli_mcp.research.citations import check_citations
+from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.text import redact, scrub
 
 
@@ -48,7 +50,8 @@ async def search(desk: Desk, query: object, *, timeout: float, progress: Progres
         raise TimedOut(f"There was no answer within {timeout:g} s.") from None
     report, citations = answer.object["report"], None
     if answer.reply.evidence == "ledger":
-        checked = check_citations(report, Ledger.of(answer.reply))
+        ledger = Ledger.of(answer.reply)
+        checked = await anyio.to_thread.run_sync(check_citations, report, ledger)
         report, citations = checked.text, checked.citations
     metadata: Object = {
         "duration_ms": round((time.monotonic() - started) * 1000),
