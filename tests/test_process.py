@@ -14,6 +14,12 @@ from gemini_cli_mcp.process.run import Completed, run
 from tests.support import eventually, is_alive
 
 
+@pytest.fixture(params=["linux", "elsewhere"], autouse=True)
+def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a guardian, and with a process group as on other systems."""
+    monkeypatch.setattr(sys, "platform", request.param)
+
+
 async def python(
     code: str,
     *,
