@@ -50,7 +50,7 @@ def is_ready(stub: Stub, fault: Turn) -> Callable[[], bool]:
 
 async def gone(stub: Stub) -> None:
     await eventually(
-        lambda: not stub.alive() and not stub.files_left() and not guardians(), seconds=3
+        lambda: not stub.alive() and not stub.files_left() and not guardians(), seconds=5
     )
     await anyio.sleep(0.05)  # the event loop hears of a dead guardian a moment later
 

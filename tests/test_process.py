@@ -158,7 +158,7 @@ async def test_a_cancelled_caller_leaves_no_process() -> None:
         await eventually(lambda: len(lines) == 2)
         tasks.cancel_scope.cancel()
 
-    await eventually(lambda: not any(is_alive(int(pid)) for pid in lines), seconds=1)
+    await eventually(lambda: not any(is_alive(int(pid)) for pid in lines), seconds=5)
 
 
 async def test_a_command_that_is_not_there_is_an_os_error() -> None:

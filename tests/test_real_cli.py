@@ -423,7 +423,7 @@ async def test_the_real_cli_leaves_nothing(real: Stub, api: FakeApi, fault: str,
             await asyncio.sleep(0.01)
         with suppress(asyncio.CancelledError, TimedOut):
             await call
-    await eventually(lambda: not any(map(is_alive, tree)) and not real.files_left(), seconds=3)
+    await eventually(lambda: not any(map(is_alive, tree)) and not real.files_left(), seconds=5)
     assert len(tree) >= 2  # the guardian and the CLI at least
 
 
