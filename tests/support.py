@@ -77,7 +77,10 @@ class Stub:
 
     def files_left(self) -> list[Path]:
         """All that is still in the configuration folder."""
-        return [path for path in self.config_dir.rglob("*") if path.is_file()]
+        # os.walk: what is being deleted meanwhile does not stop it.
+        return [
+            Path(folder) / name for folder, _, names in os.walk(self.config_dir) for name in names
+        ]
 
     async def search(
         self,

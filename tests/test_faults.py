@@ -57,10 +57,12 @@ async def gone(stub: Stub) -> None:
 
 def guardians() -> list[int]:
     """Those that this process has started."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [
-        int(pid) for pid in children if b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    found: list[int] = []
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with suppress(OSError):  # it is gone already
+            if b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    return found
 
 
 @faults
