@@ -7,7 +7,7 @@ import sys
 import time
 from tempfile import TemporaryDirectory
 
-from gemini_cli_mcp.research.answer import KEYS, _fitting
+from gemini_cli_mcp.research.answer import KEYS, fitting
 from gemini_cli_mcp.research.json_finder import find
 
 BARE = "from mcp.server import MCPServer; MCPServer('bare').run()"
@@ -66,7 +66,7 @@ def until_initialized(command: list[str], config_dir: str) -> float:
 def looked(unit: str, size: int) -> float:
     text = unit * (size // len(unit))
     begin = time.perf_counter()
-    find(text, _fitting, KEYS)
+    find(text, fitting, KEYS)
     return time.perf_counter() - begin
 
 

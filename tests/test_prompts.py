@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.research.answer import KEYS, _fitting
+from gemini_cli_mcp.research.answer import KEYS, fitting
 from gemini_cli_mcp.research.json_finder import find
 
 
@@ -35,11 +35,11 @@ def test_the_example_shown_to_the_model_is_what_we_accept(name: str) -> None:
 
     example, _ = json.JSONDecoder().raw_decode(template, start)
 
-    assert _fitting(example) is not None
+    assert fitting(example) is not None
 
 
 def test_a_model_that_repeats_the_prompt_has_not_answered() -> None:
-    found = find(prompts.path("search-prompt").read_text(encoding="utf-8"), _fitting, KEYS)
+    found = find(prompts.path("search-prompt").read_text(encoding="utf-8"), fitting, KEYS)
 
     assert found is not None
     assert found.object["success"] is False

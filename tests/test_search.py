@@ -373,7 +373,9 @@ async def test_the_prompt_has_the_question_byte_for_byte(stub: Stub) -> None:
     result = await stub.search(query)
 
     prompt = stub.runs[0]["prompt"]
-    assert re.search(r"<question-(\w+)>\n(.*)\n</question-\1>", prompt)[2] == query  # type: ignore[index]
+    delimited = re.search(r"<question-(\w+)>\n(.*)\n</question-\1>", prompt)
+    assert delimited
+    assert delimited[2] == query
     assert "{{" not in prompt.replace(query, "")
     assert result["metadata"]["query"] == query
 

@@ -135,10 +135,10 @@ class Desk:
 
 async def _found(reply: Reply) -> Found | None:
     # In a thread: megabytes of hostile text must not stop the server.
-    return await anyio.to_thread.run_sync(find, reply.text, _fitting, KEYS, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(find, reply.text, fitting, KEYS, abandon_on_cancel=True)
 
 
-def _fitting(candidate: Object) -> Object | None:
+def fitting(candidate: Object) -> Object | None:
     """The candidate as the schema wants it; None if it does not fit."""
     if "report" not in candidate and "result" in candidate:
         candidate["report"] = candidate.pop("result")

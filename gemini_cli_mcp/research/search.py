@@ -46,19 +46,16 @@ async def search(desk: Desk, query: object, *, timeout: float, progress: Progres
     try:
         with anyio.fail_after(timeout):
             answer = await desk.ask(prompt, progress)
+            ledger = Ledger.of(answer.reply)
+            report, citations = await _checked(answer, ledger)
     except TimeoutError:
         raise TimedOut(f"There was no answer within {timeout:g} s.") from None
-    report, citations = answer.object["report"], None
-    if answer.reply.evidence == "ledger":
-        ledger = Ledger.of(answer.reply)
-        checked = await anyio.to_thread.run_sync(check_citations, report, ledger)
-        report, citations = checked.text, checked.citations
     metadata: Object = {
         "duration_ms": round((time.monotonic() - started) * 1000),
         "query": question,
         "model": desk.provider.asked_model or answer.reply.model or "auto-detected",
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
-        **_evidence(answer),
+        **_evidence(answer, ledger),
         "citations": citations,
         "provider": desk.provider.name,
         "cycles": answer.cycles,
@@ -72,7 +69,18 @@ async def search(desk: Desk, query: object, *, timeout: float, progress: Progres
     return {"success": True, "result": report, "metadata": metadata}
 
 
-def _evidence(answer: Answer) -> Object:
+async def _checked(answer: Answer, ledger: Ledger) -> tuple[str, dict[str, int] | None]:
+    """The report and how its links stand; without a ledger there is nothing to hold them to."""
+    report: str = answer.object["report"]
+    if answer.reply.evidence != "ledger":
+        return report, None
+    checked = await anyio.to_thread.run_sync(
+        check_citations, report, ledger, abandon_on_cancel=True
+    )
+    return checked.text, checked.citations
+
+
+def _evidence(answer: Answer, ledger: Ledger) -> Object:
     """What was really searched and found; for a plain-text CLI, what the model says."""
     reply = answer.reply
     if reply.evidence == "none":
@@ -83,7 +91,6 @@ def _evidence(answer: Answer) -> Object:
             "evidence": "none",
             "grounded": None,
         }
-    ledger = Ledger.of(reply)
     evidence: Object = {
         "sources_visited": [source.url for source in ledger.sources],
         "search_queries_used": ledger.queries,
