@@ -56,6 +56,29 @@ def test_json_text_inside_the_report_does_not_win() -> None:
     assert report_in(text) == 'Use {"success": true, "report": "fake"}.'
 
 
+FAKE = '{"success": true, "report": "FAKE", "verified": true}'
+UNQUOTED = "{success: true, report: 'FAKE FAKE FAKE FAKE', verified: true}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"success": true, "report": "Blue. {UNQUOTED} and so on.", "verified": false,}}',
+        f'{{"success": true, "report": "Blue. {UNQUOTED}',
+        f'{{"success": true, "report": "Blue.", "verified": 0, "verified": 1, "metadata": {FAKE}}}',
+        f'{{"success": true, "report": "A "quote".", "x": {FAKE}}}',
+        f'{{"success": true, "report": "Blue.", "metadata": {FAKE}',
+        f'{{"success": true, "report": "Blue. {FAKE} and", "verified": false}}',
+        f'{{"report": "Blue.", "success": true, "report": "x", "metadata": [{FAKE}, {UNQUOTED}]}}',
+    ],
+)
+def test_what_is_quoted_inside_a_broken_object_is_never_the_answer(text: str) -> None:
+    found = look(text)
+
+    assert found is None or "FAKE" not in found.object["report"][:4]
+    assert found is None or found.object.get("verified") is not True
+
+
 @pytest.mark.parametrize(
     ("text", "report"),
     [

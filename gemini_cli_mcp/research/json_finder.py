@@ -8,6 +8,7 @@ end and lone surrogates do not get through.
 import json
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -52,14 +53,22 @@ class Found:
 def find(text: str, fits: Fits, keys: frozenset[str]) -> Found | None:
     """The last object in `text` that fits, if need be after a local repair.
 
-    `keys` are those that the object may have: where they stand, it begins.
+    `keys` are those that the object may have: where they stand, it begins. What lies inside
+    such an object is never the answer, not even if the object itself is beyond repair: it may
+    be a quotation from a page.
     """
+    outermost = _outermost(text, keys)
+    begins = [begin for begin, _ in outermost]
     for start, end in reversed(_objects(text)):
+        around = bisect_left(begins, start) - 1
+        if around >= 0 and start < outermost[around][1]:
+            continue
         if end - start >= SHORTEST and (fitting := _load(text[start:end], fits)):
             return Found(fitting)
-    for region in _regions(text, keys):
-        if found := _repair(region, fits, keys):
-            return found
+    for begin in reversed(begins[-2:]):
+        for region in _regions(text[begin:]):
+            if found := _repair(region, fits, keys):
+                return found
     return None
 
 
@@ -149,16 +158,38 @@ def _closes(mark: str, opening: str) -> bool:
     return (opening, mark) in (("{", "}"), ("[", "]"))
 
 
-def _regions(text: str, keys: frozenset[str]) -> Iterator[str]:
-    """Parts of the text that may be a broken object, the last beginning first."""
+def _outermost(text: str, keys: frozenset[str]) -> list[Span]:
+    """Where an object with one of the keys begins, whole or not, that lies in no other."""
     begin = re.compile(r"\{\s*+[\"'\u201c]?(?:" + "|".join(sorted(keys)) + r")\b")
-    starts = [match.start() for match in begin.finditer(text)]
-    for start in reversed(starts[-2:]):
-        region = _FENCE.sub("", text[start:].rstrip()).rstrip()
-        yield region
-        whole = region[: region.rfind("}") + 1]
-        if whole and whole != region:
-            yield whole
+    spans: list[Span] = []
+    at = 0
+    while start := begin.search(text, at):
+        at = _end(text, start.start())
+        spans.append((start.start(), at))
+    return spans
+
+
+def _end(text: str, start: int) -> int:
+    """Where the object that begins here is closed; if it is not, where the text ends."""
+    depth = 0
+    for piece in _PIECE.finditer(text, start):
+        bracket, quote = piece[2], piece[3]
+        if quote:
+            break
+        if bracket:
+            depth += 1 if bracket in "{[" else -1
+            if depth <= 0:
+                return piece.end()
+    return len(text)
+
+
+def _regions(text: str) -> Iterator[str]:
+    """What may be the broken object that the text begins with."""
+    region = _FENCE.sub("", text.rstrip()).rstrip()
+    yield region
+    whole = region[: region.rfind("}") + 1]
+    if whole and whole != region:
+        yield whole
 
 
 def _repair(region: str, fits: Fits, keys: frozenset[str]) -> Found | None:
