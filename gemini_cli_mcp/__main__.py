@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from gemini_cli_mcp import __version__, logs
 from gemini_cli_mcp.config import Config
@@ -21,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     logs.configure(config.log_level)
     try:
         code: int = options.command(config, options)
-        sys.stdout.flush()
+        if sys.stdout:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -37,13 +39,27 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
     from gemini_cli_mcp.server import serve_stdio
 
     anyio.run(serve_stdio, config, os.environ)
-    return 0
+    # All is closed; only a thread may still be reading an answer that nobody waits for.
+    os._exit(0)
 
 
 def _search(config: Config, options: argparse.Namespace) -> int:
     from gemini_cli_mcp import terminal
 
     return terminal.search(config, os.environ, options.query, as_json=options.json)
+
+
+def _deep_search(config: Config, options: argparse.Namespace) -> int:
+    from gemini_cli_mcp import terminal
+
+    return terminal.deep_search(
+        config,
+        os.environ,
+        options.query,
+        max_iterations=options.max_iterations,
+        as_json=options.json,
+        output=options.output,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,6 +77,24 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument("query", metavar="QUERY")
     search.add_argument("--json", action="store_true", help="print the structured result")
     search.set_defaults(command=_search)
+    deep_search = commands.add_parser(
+        "deep-search",
+        help="research in rounds until the report is verified",
+        description="Research in rounds until the report is verified. Takes minutes; Ctrl-C ends "
+        "it and prints the best report so far.",
+    )
+    deep_search.add_argument("query", metavar="QUERY")
+    deep_search.add_argument(
+        "--max-iterations",
+        type=int,
+        metavar="N",
+        help="rounds at most: from 2 to DEEP_SEARCH_MAX_ITERATIONS, which is the default",
+    )
+    deep_search.add_argument("--json", action="store_true", help="print the structured result")
+    deep_search.add_argument(
+        "--output", type=Path, metavar="FILE.md", help="write the report to this file too"
+    )
+    deep_search.set_defaults(command=_deep_search)
     return parser
 
 

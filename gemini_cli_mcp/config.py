@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gemini_cli_mcp.errors import ConfigError
 
+MIN_ROUNDS = 2
+"""A deep search drafts and verifies at least once."""
+
 
 class Config(BaseModel):
     """The settings of one server. Field titles are the variables, descriptions their meaning."""
@@ -47,11 +50,26 @@ class Config(BaseModel):
         title="GEMINI_MCP_TIMEOUT",
         description="Seconds one search may take in all, cycles and corrections included",
     )
+    max_rounds: int = Field(
+        5,
+        title="DEEP_SEARCH_MAX_ITERATIONS",
+        description="Rounds that one deep search may have; below 2 becomes 2",
+    )
+    round_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        600,
+        title="GEMINI_MCP_ROUND_TIMEOUT",
+        description="Seconds one round of a deep search may take, cycles and corrections included",
+    )
+    deep_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        1800,
+        title="GEMINI_MCP_DEEP_TIMEOUT",
+        description="Seconds one deep search may take in all",
+    )
     max_cycles: Annotated[int, Field(ge=1, le=100)] = Field(
         3,
         title="GEMINI_MCP_MAX_CYCLES",
-        description="Cycles (a run and, if needed, its correction) of one search; 1 s, 2 s, then "
-        "5 s stand between them",
+        description="Cycles (a run and, if needed, its correction) of one search or round; 1 s, "
+        "2 s, then 5 s stand between them",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO",
@@ -63,6 +81,11 @@ class Config(BaseModel):
     @classmethod
     def _upper_case(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
+
+    @field_validator("max_rounds")
+    @classmethod
+    def _two_at_least(cls, value: int) -> int:
+        return max(value, MIN_ROUNDS)
 
     @field_validator("model", "correction_model")
     @classmethod

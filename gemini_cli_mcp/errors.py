@@ -7,6 +7,7 @@ GeminiMcpError
 ├── RateLimited       RATE_LIMITED     waiting `retry_after_s` will help
 ├── TimedOut          TIMEOUT          a deadline passed
 ├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer could not be used
+├── Cancelled         CANCELLED        the caller stopped it before there was a result
 ├── InvalidInput      INVALID_INPUT    the caller's arguments
 └── ConfigError       CONFIG_ERROR     the environment's variables
 
@@ -57,11 +58,16 @@ class GeminiMcpError(Exception):
         return error
 
 
+def known(error: Exception) -> GeminiMcpError:
+    """The failure as one of ours; one that nobody foresaw tells no more than its type."""
+    if isinstance(error, GeminiMcpError):
+        return error
+    return ExecutionFailed(f"It failed unexpectedly ({type(error).__name__}).")
+
+
 def failure_result(error: Exception) -> dict[str, object]:
-    """What a caller gets for any failure; one that nobody foresaw tells no more than its type."""
-    if not isinstance(error, GeminiMcpError):
-        error = ExecutionFailed(f"It failed unexpectedly ({type(error).__name__}).")
-    return {"success": False, "error": error.as_dict()}
+    """What a caller gets for any failure."""
+    return {"success": False, "error": known(error).as_dict()}
 
 
 class CliNotFound(GeminiMcpError):
@@ -113,6 +119,13 @@ class ExecutionFailed(GeminiMcpError):
     code = "EXECUTION_ERROR"
     retryable = True
     hint = "Try again. If it keeps failing, run `gemini` once in a terminal to see what it says."
+
+
+class Cancelled(GeminiMcpError):
+    """The caller stopped it before there was anything to return."""
+
+    code = "CANCELLED"
+    hint = "Start it again if the result is still wanted."
 
 
 class InvalidInput(GeminiMcpError):

@@ -1,89 +1,308 @@
 """The edge for a person in a terminal: progress on stderr, the report on stdout."""
 
+import asyncio
 import json
+import os
+import signal
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import anyio
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.markdown import Markdown
-from rich.markup import escape
+from rich.spinner import Spinner
+from rich.text import Text
 
+from gemini_cli_mcp import logs
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import failure_result
 from gemini_cli_mcp.models import Object, Progress, as_object
 from gemini_cli_mcp.providers.gemini_cli import GeminiCli
 from gemini_cli_mcp.research.answer import Desk
+from gemini_cli_mcp.research.deep_search import DeepSearch
+from gemini_cli_mcp.research.rounds import SAID, Round
 from gemini_cli_mcp.research.search import search as research
-from gemini_cli_mcp.text import scrub_all
+from gemini_cli_mcp.text import one_line, scrub_all
 from gemini_cli_mcp.workspace import Workspace
+
+BAD_USAGE = 2
+INTERRUPTED = 130
+"""What shells expect of a program that Ctrl-C ended."""
+STEPS = 5
+"""Steps of a round under way that are on the screen at once."""
+SITES = 10
+"""Sites of a round's sources that are named."""
+LONGEST = 200
+"""Characters of a query or message that are shown."""
 
 
 def search(config: Config, environ: Mapping[str, str], query: str, *, as_json: bool) -> int:
     """Run `search` and show its result; the exit code."""
+
+    async def work(desk: Desk) -> Object:
+        with _live(config, _Step()) as progress:
+            return await research(desk, query, timeout=config.timeout, progress=progress)
+
+    return _show(_payload(config, environ, work), as_json=as_json)
+
+
+def deep_search(
+    config: Config,
+    environ: Mapping[str, str],
+    query: str,
+    *,
+    max_iterations: int | None,
+    as_json: bool,
+    output: Path | None,
+) -> int:
+    """Run `deep_search`, show its result and write it to a file; the exit code.
+
+    Ctrl-C ends the rounds and not the program: what there is so far is shown.
+    """
+    if output and (problem := _problem_of(output)):  # known before minutes are spent
+        print(f"{output} cannot be written: {problem}.", file=sys.stderr)
+        return BAD_USAGE
+    interrupt = _Interrupt()
+
+    async def work(desk: Desk) -> Object:
+        deep = DeepSearch(desk, config, query, max_iterations)
+        with _live(config, _Rounds(deep)) as progress:
+            interrupt.then(deep.cancel)
+            return await deep.run(progress)
+
+    with interrupt:
+        payload = _payload(config, environ, work)
+        return _show(payload, as_json=as_json, output=output)
+
+
+def _payload(
+    config: Config, environ: Mapping[str, str], work: Callable[[Desk], Awaitable[Object]]
+) -> Object:
+    """What the work gave, or how it failed."""
     workspace = Workspace(config.config_dir)
     workspace.sweep()
     desk = Desk(GeminiCli(config, workspace, environ), workspace, max_cycles=config.max_cycles)
+
+    async def attempt() -> Object:
+        try:
+            return await work(desk)
+        except Exception as error:  # noqa: BLE001 - a person gets a sentence, never a stack trace
+            return failure_result(error)
+
     try:
-        with _live() as progress:
-            payload = anyio.run(_payload, desk, query, config.timeout, progress)
+        return anyio.run(attempt)
     finally:
         workspace.close()
-    # A report is not lost because a terminal cannot show one of its characters.
-    cast("TextIOWrapper", sys.stdout).reconfigure(errors="replace")
-    return _show(payload, as_json=as_json)
 
 
-async def _payload(desk: Desk, query: str, timeout: float, progress: Progress) -> Object:
-    try:
-        return await research(desk, query, timeout=timeout, progress=progress)
-    except Exception as error:  # noqa: BLE001 - a person gets a sentence, never a stack trace
-        return failure_result(error)
+class _Interrupt:
+    """While in here, Ctrl-C ends the research and not the program, however often."""
+
+    def __init__(self) -> None:
+        self._deed: Callable[[], object] = lambda: None
+
+    def then(self, deed: Callable[[], None]) -> None:
+        """What Ctrl-C does from now on, in the loop that runs."""
+        loop = asyncio.get_running_loop()
+        self._deed = lambda: loop.is_closed() or loop.call_soon_threadsafe(deed)
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGINT, lambda number, frame: self._deed())
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+
+class _Stderr(Console):
+    """For progress and last words; nobody may be reading them, and that is no failure."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, highlight=False, emoji=False, markup=False)
+
+    def on_broken_pipe(self) -> None:
+        """Not the end of the program, as it is for rich."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **options)
+
+
+class _Step:
+    """One changing line: what is going on."""
+
+    def __init__(self) -> None:
+        self._spinner = Spinner("dots")
+        self._started = time.monotonic()
+        self._message = ""
+
+    def tell(self, message: str, console: Console) -> None:
+        self._message = message
+
+    def finish(self, console: Console) -> None:
+        """Nothing stays on the screen."""
+
+    def __rich__(self) -> RenderableType:
+        seconds = time.monotonic() - self._started
+        self._spinner.update(text=Text(f"{self._message} ({seconds:.0f} s)"))
+        return self._spinner
+
+
+class _Rounds:
+    """The rounds of a deep search: those that ended stay, the one under way changes."""
+
+    def __init__(self, deep: DeepSearch) -> None:
+        self._deep = deep
+        self._spinner = Spinner("dots")
+        self._shown = 0
+
+    def tell(self, message: str, console: Console) -> None:
+        """Print what ended since the last look; what is under way is drawn anyway."""
+        for round_ in self._deep.rounds[self._shown :]:
+            if round_.ended is None:
+                break
+            console.print(self._ended(round_), soft_wrap=True)
+            self._shown += 1
+
+    def finish(self, console: Console) -> None:
+        self.tell("", console)
+        console.print()
+
+    def __rich__(self) -> RenderableType:
+        running = [round_ for round_ in self._deep.rounds if round_.ended is None]
+        if not running:
+            return ""
+        round_ = running[-1]
+        self._spinner.update(text=Text(f"{self._name(round_)} ({round_.seconds:.0f} s)", "bold"))
+        steps = [Text(f"    {step}", "dim", no_wrap=True) for step in round_.doing[-STEPS:]]
+        return Group(self._spinner, *steps)
+
+    def _name(self, round_: Round) -> str:
+        return f"round {round_.number}/{self._deep.max_rounds}"
+
+    def _ended(self, round_: Round) -> Text:
+        name, seconds = self._name(round_), f"{round_.seconds:.1f} s"
+        if error := round_.error:
+            return Text(
+                f"✗ {name} · {seconds} · {error.code}: {one_line(error.message, LONGEST)}", "red"
+            )
+        searches = _counted(len(round_.queries), "search", "es")
+        sources = _counted(len(round_.sources), "source", "s")
+        text = Text(f"✓ {name} · {searches} · {sources} · {seconds}", "bold")
+        if round_.verified:
+            text.append(" · verified", "green")
+        elif round_.doubts:
+            said = "; ".join(SAID[doubt] for doubt in round_.doubts)
+            text.append(f" · says it is verified, but {said}", "yellow")
+        if round_.unchanged:
+            text.append(" · unchanged", "dim")
+        for query in round_.queries:
+            text.append(f"\n    “{one_line(query, LONGEST)}”", "not bold dim")
+        if sites := round_.sites:
+            more = f" and {len(sites) - SITES} more" if len(sites) > SITES else ""
+            text.append(f"\n    {', '.join(sites[:SITES])}{more}", "not bold cyan")
+        return text
 
 
 @contextmanager
-def _live() -> Generator[Progress]:
-    """Show what is going on: one changing line in a terminal, else a line for each step."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda message: console.print(message, markup=False, highlight=False, soft_wrap=True)
+def _live(config: Config, view: _Step | _Rounds) -> Generator[Progress]:
+    """Show what is going on: a changing view in a terminal, else a line for each step."""
+    console = _Stderr()
+    if not sys.stderr or not sys.stderr.isatty():
+        started = time.monotonic()
+
+        def line(message: str) -> None:
+            seconds = time.monotonic() - started
+            console.print(f"{message} ({seconds:.0f} s)", soft_wrap=True)
+
+        yield line
         return
-    with console.status("") as status:
-        yield lambda message: status.update(escape(message))
+    try:
+        with Live(view, console=console, refresh_per_second=10, transient=True):
+            # Into the view's own stderr, and without what the view shows anyway.
+            logs.configure("WARNING" if config.log_level == "INFO" else config.log_level)
+            yield lambda message: view.tell(message, console)
+            view.finish(console)
+    finally:
+        logs.configure(config.log_level)
 
 
-def _show(payload: Object, *, as_json: bool) -> int:
+def _show(payload: Object, *, as_json: bool, output: Path | None = None) -> int:
     clean = as_object(scrub_all(payload))
-    errors = Console(stderr=True, highlight=False)
-    if as_json:
-        print(json.dumps(clean, ensure_ascii=False, indent=2))
-    elif clean["success"]:
-        _show_report(clean["result"])
-        errors.print("\n" + _summary(clean["metadata"]), style="dim", markup=False)
-    else:
+    code = 0 if clean["success"] else 1
+    errors = _Stderr()
+    if output and clean["success"]:
+        # First: whatever happens to the screen, the report is kept.
+        try:
+            output.write_text(clean["result"] + "\n", encoding="utf-8")
+        except OSError as error:
+            errors.print(f"{output} cannot be written: {error.strerror}.", style="bold red")
+            code = 1
+    try:
+        if as_json:
+            _print(json.dumps(clean, ensure_ascii=False, indent=2))
+        elif clean["success"]:
+            _show_report(clean["result"])
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        errors.print(f"stdout cannot be written: {error.strerror}.", style="bold red")
+        code = 1
+    if clean["success"]:
+        errors.print("\n" + _summary(clean), style="dim")
+    elif not as_json:
         error = clean["error"]
-        errors.print(f"{error['code']}: {error['message']}", style="bold red", markup=False)
-        errors.print(error.get("hint", ""), markup=False)
-    return 0 if clean["success"] else 1
+        errors.print(f"{error['code']}: {error['message']}", style="bold red")
+        errors.print(error.get("hint", ""))
+    return INTERRUPTED if as_object(clean.get("error")).get("code") == "CANCELLED" else code
 
 
 def _show_report(report: str) -> None:
-    if sys.stdout.isatty():
+    if sys.stdout and sys.stdout.isatty():
         Console().print(Markdown(report))
     else:
-        print(report)
+        _print(report)
 
 
-def _summary(metadata: Object) -> str:
-    searches, sources = metadata["search_queries_used"], metadata["sources_visited"]
+def _print(text: str) -> None:
+    if sys.stdout:
+        # A report is not lost because a terminal cannot show one of its characters.
+        cast("TextIOWrapper", sys.stdout).reconfigure(errors="replace")
+        print(text, flush=True)
+
+
+def _problem_of(output: Path) -> str | None:
+    """Why a report cannot be written there."""
+    try:
+        if not output.exists():
+            folder = output.absolute().parent
+            return None if os.access(folder, os.W_OK) else f"{folder} is no folder to write to"
+        if not output.is_file():
+            return "it is no file"
+        return None if os.access(output, os.W_OK) else "it may not be changed"
+    except OSError as error:
+        return error.strerror
+
+
+def _summary(result: Object) -> str:
+    metadata = result["metadata"]
     parts = [
-        f"{len(searches)} search{'' if len(searches) == 1 else 'es'}",
-        f"{len(sources)} source{'' if len(sources) == 1 else 's'}",
+        _counted(len(metadata["search_queries_used"]), "search", "es"),
+        _counted(len(metadata["sources_visited"]), "source", "s"),
         f"{metadata['duration_ms'] / 1000:.1f} s",
         metadata["model"],
     ]
+    if "verified" in result:
+        verified = "verified" if result["verified"] else "not verified"
+        parts = [verified, _counted(metadata["iterations"], "round", "s"), *parts]
     note = metadata.get("note")
     return " · ".join(parts) + (f"\n{note}" if note else "")
+
+
+def _counted(count: int, noun: str, plural: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else plural}"

@@ -34,6 +34,16 @@ def scrub(text: str) -> str:
     return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def one_line(text: str, limit: int) -> str:
+    """The text in one line of at most so many characters, cut at a word where that is possible."""
+    line = " ".join(scrub(text).split())
+    if len(line) <= limit:
+        return line
+    cut = line[: limit - 1]
+    at_word = cut.rpartition(" ")[0]
+    return (at_word if len(at_word) > limit // 2 else cut) + "\N{HORIZONTAL ELLIPSIS}"
+
+
 def scrub_all(value: object) -> object:
     """`scrub` on every string inside a JSON value, keys included."""
     if isinstance(value, str):

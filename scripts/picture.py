@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import sys
 from io import StringIO
 from pathlib import Path
@@ -41,21 +42,37 @@ TEMPLATE = """\
 def main() -> None:
     question = "What is the Model Context Protocol, and who uses it?"
     shown = in_a_terminal(
-        [sys.executable, "-m", "gemini_cli_mcp", "search", question],
+        [sys.executable, "-m", "gemini_cli_mcp", "deep-search", question],
         {
             **os.environ,
             "GEMINI_MCP_CLI_PATH": str(ROOT / "scripts/stub-gemini"),
+            "STUB_GEMINI_SCENARIO": "deep",
             "COLUMNS": str(COLUMNS),
             "TERM": "xterm-256color",
         },
     )
-    # The progress line is erased when the report comes; what follows stays on the screen.
-    lines = shown.rpartition("\x1b[2K")[2].replace("\r\n", "\n").splitlines()
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
-    console.print(Text.from_ansi(f'$ gemini-cli-mcp search "{question}"\n'))
-    console.print(Text.from_ansi("\n".join(lines).strip("\n")))
+    console.print(Text.from_ansi(f'$ gemini-cli-mcp deep-search "{question}"\n'))
+    console.print(Text.from_ansi("\n".join(screen(shown)).strip("\n")))
     svg = console.export_svg(title="gemini-cli-mcp", code_format=TEMPLATE, unique_id="demo")
     (ROOT / "docs/demo.svg").write_text(svg, encoding="utf-8")
+
+
+def screen(shown: str) -> list[str]:
+    """The lines that stay, as far as rich moves the cursor: up, and to erase a line."""
+    lines = [""]
+    at = 0
+    for part in re.split(r"(\r?\n|\x1b\[1A|\x1b\[2K|\r)", shown):
+        if part in ("\n", "\r\n"):
+            at += 1
+            lines += [""] * (at == len(lines))
+        elif part == "\x1b[1A":
+            at -= 1
+        elif part == "\x1b[2K":
+            lines[at] = ""
+        elif part != "\r":
+            lines[at] += part
+    return lines
 
 
 def in_a_terminal(command: list[str], environ: dict[str, str]) -> str:

@@ -9,7 +9,8 @@ import anyio
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-CALLS = {"search": {"query": "What is the Model Context Protocol?"}}
+QUERY = {"query": "What is the Model Context Protocol?"}
+CALLS = {"search": QUERY, "deep_search": QUERY}
 
 
 async def main() -> int:
@@ -21,6 +22,7 @@ async def main() -> int:
                 **os.environ,
                 "GEMINI_MCP_CLI_PATH": str(Path(__file__).with_name("stub-gemini")),
                 "GEMINI_MCP_CONFIG_DIR": config_dir,
+                "STUB_GEMINI_SCENARIO": "deep",
             },
         )
         failed = 0

@@ -50,6 +50,10 @@ class FakeApi:
     calls: list[tuple[str, Body]] = field(default_factory=list[tuple[str, Body]])
     texts: list[str] = field(default_factory=list[str])
     """One for each conversation; the last one goes on."""
+    rounds: list[list[tuple[str, Body]]] = field(default_factory=list[list[tuple[str, Body]]])
+    """The calls of each conversation, instead of the same for all."""
+    sites: dict[str, str] = field(default_factory=dict[str, str])
+    """The one site that is found for a query; for all other queries there are two."""
     failure: tuple[int, Body] | None = None
     """Status and body of every answer, or of those to `failing` alone."""
     failing: str = ""
@@ -69,7 +73,8 @@ class FakeApi:
         if self.failure and self.failing in ("", request.kind):
             return self.failure
         if request.kind == "search":
-            return 200, _candidate([{"text": "Blue, says NASA."}], _grounding())
+            asked = [site for query, site in self.sites.items() if query in request.text]
+            return 200, _candidate([{"text": "Blue, says NASA."}], _grounding(*asked))
         if request.kind == "fetch":
             return 200, _candidate([{"text": "A page about blue."}])
         turn = sum(
@@ -77,8 +82,9 @@ class FakeApi:
             for content in request.body["contents"]
             if any("functionResponse" in part for part in content["parts"])
         )
-        if turn < len(self.calls) and request.tools:
-            name, arguments = self.calls[turn]
+        calls = self.rounds[self._told] if self.rounds else self.calls
+        if turn < len(calls) and request.tools:
+            name, arguments = calls[turn]
             call = {"name": name, "args": arguments, "id": f"call-{turn}"}
             return 200, _candidate([{"functionCall": call}])
         text = self.texts[min(self._told, len(self.texts) - 1)]
@@ -96,16 +102,16 @@ def _candidate(parts: list[Body], grounding: Body | None = None) -> Body:
     return {"candidates": [candidate], "usageMetadata": usage}
 
 
-def _grounding() -> Body:
-    return {
-        "groundingChunks": [
-            {"web": {"uri": REDIRECT + "nasa", "title": "nasa.gov"}},
-            {"web": {"uri": REDIRECT + "noaa", "title": "noaa.gov"}},
-        ],
-        "groundingSupports": [
-            {"segment": {"startIndex": 0, "endIndex": 4}, "groundingChunkIndices": [0, 1]}
-        ],
+def _grounding(*sites: str) -> Body:
+    chunks = [
+        {"web": {"uri": REDIRECT + site, "title": f"{site}.gov"}}
+        for site in sites or ("nasa", "noaa")
+    ]
+    support = {
+        "segment": {"startIndex": 0, "endIndex": 4},
+        "groundingChunkIndices": list(range(len(chunks))),
     }
+    return {"groundingChunks": chunks, "groundingSupports": [support]}
 
 
 @contextmanager

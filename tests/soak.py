@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,9 +17,9 @@ from tempfile import TemporaryDirectory
 import anyio
 
 from gemini_cli_mcp.errors import GeminiMcpError
-from tests.support import Stub, Turn, eventually, report
+from tests.support import Stub, Turn, command, eventually, found, is_alive, report
 from tests.test_faults import FAULTS, guardians
-from tests.test_server import SEARCH, parent, start
+from tests.test_server import DEEP_SEARCH, SEARCH, parent, start
 
 ANSWERS: dict[str, Turn] = {
     "good": {"text": report()},
@@ -110,6 +111,49 @@ async def killed(victim: str, times: int, seed: int = 1) -> Tally:
     return tally
 
 
+CLIENT = """
+import subprocess, sys
+frames, *command = sys.argv[1:]
+server = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+print(server.pid, flush=True)
+server.stdin.write(frames.encode())
+server.stdin.flush()
+server.wait()
+"""
+
+
+async def clients_killed(times: int, seed: int = 1) -> Tally:
+    """A client killed at a random instant of a deep search that is in one of its rounds."""
+    chance = random.Random(seed)
+    tally = Tally()
+    for number in range(times):
+        with TemporaryDirectory() as folder:
+            stub = Stub(Path(folder))
+            stub.plays({"text": report(), "searches": [found("sky", "nasa")], "delay": 0.05})
+            client = await anyio.open_process(
+                [sys.executable, "-c", CLIENT, "\n".join([*DEEP_SEARCH, ""]), *command()],
+                env=stub.environ,
+            )
+            assert client.stdout
+            server = int(await client.stdout.receive())
+            await anyio.sleep(chance.uniform(0, 4))
+            client.kill()
+            begin = time.monotonic()
+            try:
+                await eventually(
+                    lambda stub=stub, server=server: (
+                        not is_alive(server) and not stub.alive() and not stub.files_left()
+                    ),
+                    seconds=2,
+                )
+            except TimeoutError:
+                tally.left.append(f"client {number}")
+            tally.ended[f"in round {len(stub.runs)}"] += 1
+            tally.slowest = max(tally.slowest, time.monotonic() - begin)
+            await client.aclose()
+    return tally
+
+
 async def _gone_after_kill(stub: Stub, victim: str, instant: float) -> float | None:
     """Seconds until nothing of the call was left; None if something still is after two."""
     with start(stub, *SEARCH) as server:
@@ -142,6 +186,8 @@ async def main() -> None:
     for victim in ("server", "guardian"):
         tally = await killed(victim, 50)
         print(f"50 kills of the {victim}: left {tally.left}, slowest {tally.slowest:.2f} s")
+    tally = await clients_killed(30)
+    print(f"30 clients killed, {dict(tally.ended)}: left {tally.left}, {tally.slowest:.2f} s")
     for part in range(3):  # the first one warms: memory must not grow from there
         tally = await many_calls(250, 20, seed=part)
         print(f"250 calls, 20 at once: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")

@@ -3,7 +3,8 @@
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import anyio
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.models import Progress
 from gemini_cli_mcp.providers.gemini_cli import GeminiCli
-from gemini_cli_mcp.research.answer import Desk
+from gemini_cli_mcp.research.answer import Desk, Sleep
+from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.workspace import Workspace
 
@@ -86,20 +88,41 @@ class Stub:
         self,
         query: object = QUESTION,
         *,
-        sleep: Callable[[float], Awaitable[None]] | None = None,
+        sleep: Sleep | None = None,
         progress: Progress | None = None,
     ) -> Result:
         """Research on the stub; waits are written down and not waited, unless `sleep` says so."""
         config = Config.from_env(self.environ)
-        workspace = Workspace(config.config_dir)
-        try:
-            provider = GeminiCli(config, workspace, self.environ)
-            desk = Desk(
-                provider, workspace, max_cycles=config.max_cycles, sleep=sleep or self._note_wait
-            )
+        with self._desk(config, sleep or self._note_wait) as desk:
             return await search(
                 desk, query, timeout=config.timeout, progress=progress or self.messages.append
             )
+
+    async def deep_search(
+        self,
+        query: object = QUESTION,
+        max_iterations: object = None,
+        *,
+        progress: Callable[[DeepSearch, str], None] | None = None,
+    ) -> Result:
+        """Research in rounds on the stub; `progress` may look into the search, or cancel it."""
+        config = Config.from_env(self.environ)
+        with self._desk(config, self._note_wait) as desk:
+            deep = DeepSearch(desk, config, query, max_iterations)
+
+            def tell(message: str) -> None:
+                self.messages.append(message)
+                if progress:
+                    progress(deep, message)
+
+            return await deep.run(tell)
+
+    @contextmanager
+    def _desk(self, config: Config, sleep: Sleep) -> Generator[Desk]:
+        workspace = Workspace(config.config_dir)
+        try:
+            provider = GeminiCli(config, workspace, self.environ)
+            yield Desk(provider, workspace, max_cycles=config.max_cycles, sleep=sleep)
         finally:
             workspace.close()
 

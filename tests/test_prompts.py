@@ -26,20 +26,22 @@ def test_a_missing_template_is_a_crash() -> None:
         prompts.fill("no-such-prompt")
 
 
-@pytest.mark.parametrize("name", ["search-prompt", "correction-prompt"])
+ASKING = ["search-prompt", "deep-search-prompt", "verify-prompt"]
+
+
+@pytest.mark.parametrize("name", [*ASKING, "correction-prompt"])
 def test_the_example_shown_to_the_model_is_what_we_accept(name: str) -> None:
     template = prompts.path(name).read_text(encoding="utf-8")
-    start = template.index(
-        '{"success": true' if name == "search-prompt" else '{\n  "success": true'
-    )
+    start = template.index('{\n  "success": true' if name not in ASKING else '{"success": true')
 
     example, _ = json.JSONDecoder().raw_decode(template, start)
 
     assert fitting(example) is not None
 
 
-def test_a_model_that_repeats_the_prompt_has_not_answered() -> None:
-    found = find(prompts.path("search-prompt").read_text(encoding="utf-8"), fitting, KEYS)
+@pytest.mark.parametrize("name", ASKING)
+def test_a_model_that_repeats_the_prompt_has_not_answered(name: str) -> None:
+    found = find(prompts.path(name).read_text(encoding="utf-8"), fitting, KEYS)
 
     assert found is not None
     assert found.object["success"] is False

@@ -457,7 +457,11 @@ async def test_a_place_for_corrections_that_cannot_be_used_is_named(
 
 async def test_progress_tells_what_is_going_on(stub: Stub) -> None:
     stub.plays(
-        {"text": report(), "searches": [found("blue  sky\n" + "x" * 100)], "fetches": ["a.org"]}
+        {
+            "text": report(),
+            "searches": [found("blue  sky\n" + "x" * 100)],
+            "fetches": ["https://a.org/b"],
+        }
     )
 
     await stub.search()
@@ -466,7 +470,7 @@ async def test_progress_tells_what_is_going_on(stub: Stub) -> None:
         "starting gemini",
         "asking the model",
         "searching “blue sky " + "x" * 70 + "…”",
-        "reading Read a.org",
+        "reading https://a.org/b",
         "writing the answer",
     ]
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,20 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
-from tests.support import QUESTION, REDIRECT, Stub, command, eventually, found, is_alive, report
+from gemini_cli_mcp import server
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.workspace import Workspace
+from tests.support import (
+    QUESTION,
+    REDIRECT,
+    Stub,
+    Turn,
+    command,
+    eventually,
+    found,
+    is_alive,
+    report,
+)
 
 HELLO = {
     "jsonrpc": "2.0",
@@ -30,19 +44,19 @@ HELLO = {
 }
 
 
-SEARCH = [
-    json.dumps(frame)
-    for frame in (
+def calling(tool: str) -> list[str]:
+    """The frames of a client that calls this tool at once."""
+    params = {"name": tool, "arguments": {"query": QUESTION}}
+    frames = (
         HELLO,
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {
-            "jsonrpc": "2.0",
-            "id": 2,
-            "method": "tools/call",
-            "params": {"name": "search", "arguments": {"query": QUESTION}},
-        },
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params},
     )
-]
+    return [json.dumps(frame) for frame in frames]
+
+
+SEARCH = calling("search")
+DEEP_SEARCH = calling("deep_search")
 
 
 def start(stub: Stub, *frames: str) -> subprocess.Popen[str]:
@@ -90,7 +104,7 @@ async def test_a_client_lists_the_tool_and_gets_a_report(stub: Stub, mode: str) 
 
     async with connected(stub, mode) as client:
         assert "`search`" in (client.instructions or "")
-        [tool] = (await client.list_tools()).tools
+        tool, _ = (await client.list_tools()).tools
         result = await client.call_tool("search", {"query": QUESTION})
 
     answer = payload(result)
@@ -123,11 +137,12 @@ async def test_progress_comes_in_order_and_in_words(stub: Stub) -> None:
     async with connected(stub) as client:
         await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
 
-    assert seen == [
-        (1, "starting gemini"),
-        (2, "asking the model"),
-        (3, "searching “blue sky”"),
-        (4, "writing the answer"),
+    assert [number for number, _ in seen] == [1, 2, 3, 4]
+    assert [re.sub(r" \(\d+ s\)$", "", message or "") for _, message in seen] == [
+        "starting gemini",
+        "asking the model",
+        "searching “blue sky”",
+        "writing the answer",
     ]
 
 
@@ -135,7 +150,7 @@ async def test_an_error_is_a_result_with_code_and_hint(stub: Stub) -> None:
     stub.plays_scenario("no-sign-in")
 
     async with connected(stub) as client:
-        [tool] = (await client.list_tools()).tools
+        tool, _ = (await client.list_tools()).tools
         result = await client.call_tool("search", {"query": QUESTION})
 
     error = payload(result)["error"]
@@ -210,6 +225,119 @@ async def test_a_cancelled_call_ends_the_cli_and_the_server_goes_on(stub: Stub) 
             tasks.cancel_scope.cancel()
         await eventually(lambda: not is_alive(stub.runs[0]["pid"]))
         assert (await client.call_tool("search", {"query": QUESTION})).is_error is False
+
+
+def deep(*turns: Turn) -> Turn:
+    """A deep search whose rounds after the first play these turns."""
+    return {"text": report("Draft."), "searches": [found("sky", "nasa")], "rounds": list(turns)}
+
+
+async def test_a_deep_search_tells_its_rounds_through_a_client(stub: Stub) -> None:
+    proved = {"text": report("Proved.", verified=True), "searches": [found("no sky", "esa")]}
+    stub.plays(deep(proved))
+    seen: list[tuple[float, str]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, message or ""))
+
+    async with connected(stub) as client:
+        _, tool = (await client.list_tools()).tools
+        result = await client.call_tool(
+            "deep_search", {"query": QUESTION, "max_iterations": 3}, progress_callback=note
+        )
+
+    answer = payload(result)
+    assert (answer["result"], answer["verified"]) == ("Proved.", True)
+    assert tool.output_schema is not None
+    jsonschema.validate(answer, tool.output_schema)
+    assert [number for number, _ in seen] == list(range(1, len(seen) + 1))
+    assert all(re.fullmatch(r"round [12]/3: .* \(\d+ s\)", message) for _, message in seen)
+    assert [message.rpartition(" (")[0] for _, message in seen if "searching" in message] == [
+        "round 1/3: searching “sky”",
+        "round 2/3: searching “no sky”",
+    ]
+
+
+async def test_a_deep_search_fails_in_our_own_words(stub: Stub) -> None:
+    async with connected(stub) as client:
+        bad = await client.call_tool("deep_search", {"query": QUESTION, "max_iterations": "many"})
+        blank = await client.call_tool("deep_search", {"query": ""})
+
+    assert payload(bad)["error"]["code"] == payload(blank)["error"]["code"] == "INVALID_INPUT"
+    assert stub.runs == []
+
+
+async def test_a_deep_search_that_is_cancelled_ends_the_cli(stub: Stub) -> None:
+    stub.plays(deep({"hang": "start"}))
+
+    async with connected(stub) as client:
+        async with anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                await client.call_tool("deep_search", {"query": QUESTION})
+
+            tasks.start_soon(call)
+            await eventually(lambda: len(stub.runs) == 2)
+            tasks.cancel_scope.cancel()
+        await eventually(lambda: not stub.alive())
+        assert not (await client.call_tool("search", {"query": QUESTION})).is_error
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_killed_in_the_third_round_leaves_nothing(
+    stub: Stub, number: signal.Signals
+) -> None:
+    stub.plays(deep({"text": report("Draft.")}, {"hang": "start", "children": 1}))
+
+    with start(stub, *DEEP_SEARCH) as server:
+        anyio.run(eventually, lambda: len(stub.runs) == 3 and len(stub.alive()) == 2)
+        server.send_signal(number)
+        anyio.run(eventually, lambda: not stub.alive() and not stub.files_left(), 2)
+
+
+def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None:
+    stub.environ["DEEP_SEARCH_MAX_ITERATIONS"] = "3"
+    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+    proved = {"text": report("Proved.", verified=True), "searches": [found("no sky", "esa")]}
+    stub.plays(deep({"exit_code": 1, "stderr": "boom"}, proved))
+
+    with start(stub, *DEEP_SEARCH) as server:
+        assert server.stdout and server.stderr
+        answers = (json.loads(line) for line in server.stdout)
+        next(answer for answer in answers if answer.get("id") == 2)
+        _, logged = server.communicate(timeout=10)
+
+    assert logged.splitlines() == [
+        "[INFO] Deep search round 1/3...",
+        "[INFO] Round 1 completed, verified: false",
+        "[INFO] Deep search round 2/3...",
+        "[ERROR] Deep search round 2 failed: EXECUTION_ERROR",
+        "[INFO] Deep search round 3/3...",
+        "[INFO] Round 3 completed, verified: true",
+        "[INFO] Deep search completed: 3 rounds, verified: true",
+    ]
+
+
+async def test_silence_is_filled_with_the_last_news(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEARTBEAT", 0.05)
+    stub.plays({"text": report(), "searches": [found("sky", "nasa")], "delay": 0.3})
+    config = Config.from_env(stub.environ)
+    workspace = Workspace(config.config_dir)
+    seen: list[tuple[float, str]] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, (message or "").partition(" (")[0]))
+
+    built = server.build(config, stub.environ, workspace, server.Calls())
+    async with Client(built) as client:
+        await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
+
+    numbers = [number for number, _ in seen]
+    assert numbers == sorted(set(numbers))
+    assert seen.count((numbers[-1], "writing the answer")) == 1
+    assert [message for _, message in seen].count("searching “sky”") > 2
 
 
 async def test_calls_run_side_by_side(stub: Stub) -> None:

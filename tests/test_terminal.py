@@ -3,9 +3,19 @@
 import json
 import os
 import pty
+import re
+import shlex
+import signal
 import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from tests.support import QUESTION, Stub, command, found, report
+import anyio
+import pytest
+
+from tests.support import QUESTION, Stub, command, eventually, found, report
 
 
 def run(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -109,3 +119,168 @@ def test_in_a_terminal_the_report_is_rendered(stub: Stub) -> None:
     os.close(primary)
 
     assert "Very" in shown and "**" not in shown and "\x1b[1m" in shown
+
+
+VERIFIED = {"text": report("# Blue\n\nProved.", verified=True), "searches": [found("b", "esa")]}
+
+
+def test_a_deep_search_shows_rounds_and_report(stub: Stub) -> None:
+    stub.plays({"text": report("Draft."), "searches": [found("a", "nasa")], "rounds": [VERIFIED]})
+
+    done = run(stub, "deep-search", QUESTION, "--max-iterations", "3")
+
+    assert (done.returncode, done.stdout) == (0, "# Blue\n\nProved.\n")
+    assert "[INFO] Deep search round 2/3...\n" in done.stderr
+    assert "round 2/3: searching “b” (" in done.stderr
+    assert "verified · 2 rounds · 2 searches · 2 sources · " in done.stderr
+
+
+def test_a_deep_search_can_be_json_and_a_file_at_once(stub: Stub, tmp_path: Path) -> None:
+    stub.plays({"text": report("Draft."), "rounds": [VERIFIED]})
+    output = tmp_path / "report.md"
+    output.write_text("old")
+
+    done = run(stub, "deep-search", QUESTION, "--json", "--output", str(output))
+
+    assert json.loads(done.stdout)["verified"] is True
+    assert output.read_text() == "# Blue\n\nProved.\n"
+
+
+@pytest.mark.parametrize(
+    "redirect", [">/dev/full", ">&-", "| true", "2>/dev/full", "2>&-", "2> >(head -1 >/dev/null)"]
+)
+def test_a_file_is_written_whatever_becomes_of_the_screen(
+    stub: Stub, tmp_path: Path, redirect: str
+) -> None:
+    long = report("word " * 60_000, verified=True)
+    stub.plays({"text": report("Draft."), "rounds": [{**VERIFIED, "text": long}]})
+    output = tmp_path / "report.md"
+    asked = shlex.join(command("deep-search", QUESTION, "--output", str(output)))
+
+    done = subprocess.run(
+        ["bash", "-c", f"{asked} {redirect}"], env=stub.environ, capture_output=True, timeout=60
+    )
+
+    assert len(output.read_text()) == 300_001
+    assert b"Traceback" not in done.stderr
+
+
+def test_colours_that_are_forced_do_not_hide_the_log(stub: Stub) -> None:
+    stub.environ["FORCE_COLOR"] = "1"
+    stub.plays({"text": report("Draft."), "rounds": [VERIFIED]})
+
+    assert "[INFO] Deep search round 2/5...\n" in run(stub, "deep-search", QUESTION).stderr
+
+
+def test_ctrl_c_may_be_pressed_often(stub: Stub, tmp_path: Path) -> None:
+    stub.plays({"text": report("Draft."), "rounds": [{"hang": "start"}]})
+    output = tmp_path / "report.md"
+    process = subprocess.Popen(
+        command("deep-search", QUESTION, "--output", str(output)),
+        env=stub.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    anyio.run(eventually, lambda: len(stub.runs) == 2)
+    while process.poll() is None:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+        if output.exists():
+            break
+        time.sleep(0.01)
+    process.communicate(timeout=20)
+
+    assert output.read_text() == "Draft.\n"
+
+
+@pytest.mark.parametrize("name", ["", "no/such/folder/report.md", "x" * 300, "pipe"])
+def test_a_file_that_cannot_be_written_is_told_before_the_search(
+    stub: Stub, tmp_path: Path, name: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    done = run(stub, "deep-search", QUESTION, "--output", str(tmp_path / name))
+
+    assert (done.returncode, stub.runs) == (2, [])
+    assert "cannot be written" in done.stderr
+
+
+def test_a_failed_deep_search_leaves_the_file_alone(stub: Stub, tmp_path: Path) -> None:
+    stub.plays_scenario("no-sign-in")
+    output = tmp_path / "report.md"
+    output.write_text("old")
+
+    done = run(stub, "deep-search", QUESTION, "--output", str(output))
+
+    assert (done.returncode, output.read_text()) == (1, "old")
+    assert "AUTH_ERROR" in done.stderr
+
+
+def interrupted(stub: Stub, at_run: int) -> subprocess.CompletedProcess[str]:
+    """A deep search whose user pressed Ctrl-C in this round."""
+    process = subprocess.Popen(
+        command("deep-search", QUESTION),
+        env=stub.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    anyio.run(eventually, lambda: len(stub.runs) == at_run)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    return subprocess.CompletedProcess([], process.returncode, out, err)
+
+
+def test_ctrl_c_prints_the_best_report_so_far(stub: Stub) -> None:
+    stub.plays({"text": report("Draft."), "rounds": [{"hang": "start", "children": 1}]})
+
+    done = interrupted(stub, at_run=2)
+
+    assert (done.returncode, done.stdout) == (0, "Draft.\n")
+    assert "not verified · 2 rounds" in done.stderr
+    assert "cancelled" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert stub.alive() == []
+    assert stub.files_left() == []
+
+
+def test_ctrl_c_in_the_first_round_says_that_there_is_nothing_yet(stub: Stub) -> None:
+    stub.plays({"hang": "start"})
+
+    done = interrupted(stub, at_run=1)
+
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "CANCELLED: " in done.stderr and "Traceback" not in done.stderr
+    assert stub.alive() == []
+
+
+def test_in_a_terminal_the_rounds_are_seen(stub: Stub) -> None:
+    bad: dict[str, Any] = {"exit_code": 1, "stderr": "boom"}
+    lying = {"text": report("Draft.", verified=True)}
+    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+    draft = {"text": report("Draft."), "searches": [found("a\u001b[2J", "nasa")]}
+    stub.plays({**draft, "rounds": [bad, lying, VERIFIED]})
+    primary, secondary = pty.openpty()
+
+    process = subprocess.Popen(
+        command("deep-search", QUESTION),
+        env=stub.environ | {"TERM": "xterm-256color", "COLUMNS": "100"},
+        stdout=subprocess.DEVNULL,
+        stderr=secondary,
+    )
+    os.close(secondary)
+    shown = ""
+    with suppress(OSError):  # the other end is closed
+        while chunk := os.read(primary, 1 << 16):
+            shown += chunk.decode(errors="replace")
+    process.wait(60)
+    os.close(primary)
+
+    plain = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown)
+    assert "✓ round 1/5 · 1 search · 1 source · " in plain
+    assert "“a\ufffd[2J”" in plain and "nasa.org" in plain
+    assert "✗ round 2/5 · " in plain and "EXECUTION_ERROR" in plain
+    assert "says it is verified, but it did not search" in plain
+    assert "· verified" in plain
+    assert "[INFO]" not in plain and "Traceback" not in plain
+    assert process.returncode == 0

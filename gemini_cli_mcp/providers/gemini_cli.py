@@ -119,7 +119,8 @@ class GeminiCli:
                     cwd=cwd,
                     on_line=transcript.feed,
                     idle=lambda: IDLE_IN_SEARCH if transcript.is_searching else IDLE,
-                    timeout=self._config.timeout,
+                    # The caller's own deadline comes before this one.
+                    timeout=max(self._config.timeout, self._config.round_timeout),
                     scratch=self._workspace.root(),
                 )
             except OSError as error:

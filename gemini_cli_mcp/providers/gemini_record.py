@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemini_cli_mcp.models import Fetch, Object, Search, Source, as_list, as_object
-from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, UNFINISHED
+from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, UNFINISHED, pages_asked
 
 logger = logging.getLogger(__name__)
 
 _SOURCE = re.compile(r"^\[\d+\] (.*) \((\S+)\)$", re.MULTILINE)
-_URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)]")
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ def _search(call: Object) -> Search:
 
 
 def _fetch(call: Object) -> Fetch:
-    arguments = as_object(call.get("args"))
-    asked = _URL.findall(str(arguments.get("prompt") or arguments.get("url") or ""))
+    asked = pages_asked(as_object(call.get("args")))
     error, pages = _outcome(call)
     if error is None and not pages and len(asked) == 1:
         pages = (Source(asked[0], ""),)  # of several it does not say which were read

@@ -1,14 +1,19 @@
 """What the CLI says while it runs: its stream-json events, or plain text if it has none."""
 
 import json
+import re
 from dataclasses import dataclass, field
 
 from gemini_cli_mcp.models import Object, Progress, Search, Usage, as_object
-from gemini_cli_mcp.text import scrub
+from gemini_cli_mcp.text import one_line
 
 SEARCH_TOOL = "google_web_search"
 FETCH_TOOL = "web_fetch"
 UNFINISHED = "it did not finish"
+LONGEST = 80
+"""Characters of a query or page in the progress."""
+
+_URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)]")
 
 
 @dataclass
@@ -104,11 +109,12 @@ class Transcript:
             query = str(given.get("query", ""))
             self._searches[str(event.get("tool_id"))] = Search(query, error=UNFINISHED)
             self.progress(
-                f"searching \N{LEFT DOUBLE QUOTATION MARK}{_short(query)}"
+                f"searching \N{LEFT DOUBLE QUOTATION MARK}{one_line(query, LONGEST)}"
                 "\N{RIGHT DOUBLE QUOTATION MARK}"
             )
         elif event.get("tool_name") == FETCH_TOOL:
-            self.progress(f"reading {_short(str(given.get('prompt') or given.get('url') or ''))}")
+            pages = ", ".join(pages_asked(given)) or "a page"
+            self.progress(f"reading {one_line(pages, LONGEST)}")
 
     def _tool_ended(self, event: Object) -> None:
         tool_id = str(event.get("tool_id"))
@@ -116,6 +122,11 @@ class Transcript:
         if started:
             error = None if event.get("status") == "success" else _error_message(event)
             self._searches[tool_id] = Search(started.query, error)
+
+
+def pages_asked(parameters: Object) -> list[str]:
+    """The pages that a fetch is told to read; it is told in prose."""
+    return _URL.findall(str(parameters.get("prompt") or parameters.get("url") or ""))
 
 
 def _event(line: str) -> Object | None:
@@ -136,8 +147,3 @@ def _error_message(event: Object) -> str:
 def _count(stats: Object, name: str) -> int:
     value = stats.get(name)
     return value if isinstance(value, int) else 0
-
-
-def _short(text: str, limit: int = 80) -> str:
-    line = " ".join(scrub(text).split())
-    return line if len(line) <= limit else line[: limit - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -5,9 +5,10 @@ Cycles end early where another one could not help.
 """
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import anyio
@@ -15,8 +16,9 @@ import anyio.to_thread
 import tenacity
 
 from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, RateLimited
-from gemini_cli_mcp.models import Object, Progress, Provider, Reply, Usage
+from gemini_cli_mcp.models import Object, Progress, Provider, Reply, Usage, as_list, as_object
 from gemini_cli_mcp.research.correction import correct, overlap
+from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.research.json_finder import Found, find
 from gemini_cli_mcp.workspace import Workspace
 
@@ -43,6 +45,9 @@ SCHEMA: dict[str, Any] = {
     },
 }
 
+_VERIFIED = re.compile(r"[,{]\s*\"verified\"\s*:\s*(true|false)\b")
+_OBJECT = re.compile(r"\{\s*[\"'\u201c]?success\b")
+
 Sleep = Callable[[float], Awaitable[None]]
 Correction = Literal["none", "repaired", "corrected"]
 
@@ -60,6 +65,41 @@ class Answer:
     cycles: int = 1
     usage: Usage | None = None
     """Of all runs that answered."""
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger.of(self.reply)
+
+    @property
+    def sources(self) -> list[str]:
+        """What was really found and read; for a plain-text CLI, what the model says."""
+        if self.reply.evidence == "none":
+            return self._told("sources_visited")
+        return [source.url for source in self.ledger.sources]
+
+    @property
+    def queries(self) -> list[str]:
+        """What was really searched; for a plain-text CLI, what the model says."""
+        if self.reply.evidence == "none":
+            return self._told("search_queries_used")
+        return self.ledger.queries
+
+    @property
+    def says_verified(self) -> bool:
+        """The model's own word. A correction may repeat it, but not say it first.
+
+        What it repeats must stand once, as a key, in an output that quotes no other object.
+        """
+        said = self.reply.text
+        if self.correction == "corrected" and (
+            _VERIFIED.findall(said) != ["true"] or len(_OBJECT.findall(said)) > 1
+        ):
+            return False
+        return self.object.get("verified") is True
+
+    def _told(self, name: str) -> list[str]:
+        told = as_list(as_object(self.object.get("metadata")).get(name))
+        return list(dict.fromkeys(item for item in told if isinstance(item, str)))
 
 
 class Desk:

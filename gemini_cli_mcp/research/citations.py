@@ -8,20 +8,23 @@ HTML or nesting that the first look did not understand.
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import anyio.to_thread
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from gemini_cli_mcp.errors import ExecutionFailed
+from gemini_cli_mcp.models import Reply
 from gemini_cli_mcp.research.evidence import Ledger, Standing, canonical, host_of
 
 MARK = "(unverified source)"
 """Stands in the text where a link was taken out."""
-LARGEST = 200_000
-"""Characters that are read by the parser, which slows down on hostile text."""
+LARGEST = 400_000
+"""Characters that are read by the parser; hostile ones take it 20 s."""
 
 # A URL in running text ends where prose goes on: at blanks, quotes, brackets and any CJK.
 _END = r"\s\0<>\"'`\\\[\]{}|\u2010-\u206f\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\ufe30-\uffef"
@@ -43,6 +46,7 @@ _DEFINITION = re.compile(
 _REFERENCE = re.compile(rf"!?{_TEXT}(?:\[([^\[\]\n]*+)\])?(?![(\[:])")
 _TICKS = re.compile(r"(?<!\\)`+")
 _ATTRIBUTE = re.compile(r"""(?:href|src)\s*=\s*["']?([^"'\s>]*)""", re.IGNORECASE)
+_SCHEME = re.compile(r"[a-zA-Z][\w+.-]*:")
 _PREFIX = re.compile(r"(?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t]|#{1,6}[ \t])*")
 
 
@@ -51,8 +55,27 @@ class Checked:
     """A report whose links are all covered, and how they were."""
 
     text: str
-    citations: dict[str, int]
-    """total, seen, domain, unseen: each URL counts once."""
+    citations: dict[str, int] | None
+    """total, seen, domain, unseen: each URL counts once. None: there was no ledger."""
+
+    @property
+    def has_unseen(self) -> bool:
+        """Whether the report may rest on something that nobody saw, in this round or before."""
+        unseen = self.citations and self.citations["unseen"]
+        return bool(unseen) or len(self.text) > LARGEST or MARK[1:-1] in self.text.lower()
+
+
+async def gate(report: str, replies: Sequence[Reply]) -> Checked:
+    """The report, held to what these runs saw; without a ledger there is nothing to hold it to."""
+    if all(reply.evidence != "ledger" for reply in replies):
+        return Checked(report, None)
+    # In a thread: a hostile report must not stop the server.
+    checked = await anyio.to_thread.run_sync(
+        check_citations, report, Ledger.of(*replies), abandon_on_cancel=True
+    )
+    if not checked.text.strip():
+        raise ExecutionFailed("The report was nothing but links that nobody saw.")
+    return checked
 
 
 def check_citations(report: str, ledger: Ledger) -> Checked:
@@ -126,6 +149,8 @@ class _Gate:
         return not all(covered)
 
     def _may_stay(self, address: str) -> bool:
+        if not _is_web(address) and not _SCHEME.match(address) and not _is_local(address):
+            address = f"https://{address}"  # a reader may take it for one
         return _is_local(address) or (_is_web(address) and self._is_covered(address))
 
     def _rebuilt(self, token: Token) -> str:
@@ -285,6 +310,6 @@ def _is_web(url: str) -> bool:
 
 def _is_local(url: str) -> bool:
     """A place in the report itself, or a mail address: nothing to have been seen."""
-    decoded = html.unescape(url).replace("\\", "")
-    scheme = re.match(r"[a-zA-Z][\w+.-]*:", decoded)
-    return not _is_web(decoded) and (scheme is None or scheme[0].lower() == "mailto:")
+    decoded = html.unescape(url).replace("\\", "").lower()
+    # The last is the beginning of our own mark, which the first look put into an attribute.
+    return not decoded or decoded.startswith(("#", "mailto:", MARK.partition(" ")[0]))

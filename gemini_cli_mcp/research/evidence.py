@@ -15,6 +15,10 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from gemini_cli_mcp.models import Fetch, Reply, Search, Source
 
 Standing = Literal["seen", "domain", "unseen"]
+Doubt = Literal[
+    "round_one", "no_search", "search_failed", "unseen_citation", "truncated", "rejected"
+]
+"""Why a round is not verified though it says so; `rejected`: its report was not taken either."""
 
 REDIRECTS = "vertexaisearch.cloud.google.com"
 LONGEST_HOST = 253
@@ -24,14 +28,17 @@ _DOMAIN = re.compile(r"(?:[\w-]+\.)+[a-zA-Z\u0080-\uffff][\w-]*")
 
 @dataclass(frozen=True)
 class Ledger:
-    """The searches and pages of a run that its provider's records prove."""
+    """The searches and pages of one or more runs that their provider's records prove."""
 
     searches: tuple[Search, ...]
     fetches: tuple[Fetch, ...]
 
     @classmethod
-    def of(cls, reply: Reply) -> "Ledger":
-        return cls(reply.searches, reply.fetches)
+    def of(cls, *replies: Reply) -> "Ledger":
+        return cls(
+            tuple(search for reply in replies for search in reply.searches),
+            tuple(fetch for reply in replies for fetch in reply.fetches),
+        )
 
     @cached_property
     def sources(self) -> list[Source]:
@@ -63,8 +70,13 @@ class Ledger:
         return frozenset(canonical(source.url) for source in self.sources)
 
     @cached_property
-    def _domains(self) -> frozenset[str]:
-        return frozenset(filter(None, (domain_of(source) for source in self.sources)))
+    def sites(self) -> list[str]:
+        """The sites of the sources, each once, as far as they are known."""
+        return list(dict.fromkeys(site for source in self.sources if (site := domain_of(source))))
+
+    @cached_property
+    def _sites(self) -> frozenset[str]:
+        return frozenset(self.sites)
 
     def standing(self, url: str) -> Standing:
         """How far this URL is covered."""
@@ -74,7 +86,24 @@ class Ledger:
         # The redirects' own host is no site: an unknown redirect is an invented one.
         parts = host.split(".") if len(host) <= LONGEST_HOST and host != REDIRECTS else []
         parents = {".".join(parts[start:]) for start in range(len(parts) - 1)}
-        return "domain" if parents & self._domains else "unseen"
+        return "domain" if parents & self._sites else "unseen"
+
+
+def search_doubt(reply: Reply) -> Doubt | None:
+    """Why a run proves no search; None if it does.
+
+    A plain-text CLI proves nothing, so there the model's word is all there is.
+    """
+    if reply.evidence == "none":
+        return None
+    # Events do not tell what a search returned, only that it did.
+    returned = [
+        search.sources if reply.evidence == "ledger" else not search.error
+        for search in reply.searches
+    ]
+    if not returned:
+        return "no_search"
+    return None if any(returned) else "search_failed"
 
 
 def domain_of(source: Source) -> str:

@@ -1,0 +1,260 @@
+"""`deep_search`: rounds of research, each of which checks and improves what the last one left.
+
+Round 1 drafts, the others try to refute, verify and update. `verified` is the model's word and
+the proof that the round searched. Nothing finished is ever lost: whatever ends the rounds, the
+best report so far is the result. Only without any report there is a failure.
+"""
+
+import json
+import logging
+import time
+
+import anyio
+import anyio.lowlevel
+
+from gemini_cli_mcp.config import MIN_ROUNDS, Config
+from gemini_cli_mcp.errors import (
+    Cancelled,
+    CliNotFound,
+    GeminiMcpError,
+    InvalidInput,
+    NotSignedIn,
+    QuotaExhausted,
+    TimedOut,
+    known,
+)
+from gemini_cli_mcp.models import Object, Progress, Reply
+from gemini_cli_mcp.research.answer import TRUSTED_OVERLAP, Desk
+from gemini_cli_mcp.research.citations import Checked, gate
+from gemini_cli_mcp.research.evidence import Doubt, search_doubt
+from gemini_cli_mcp.research.metadata import common
+from gemini_cli_mcp.research.question import checked_query, prompt, type_name
+from gemini_cli_mcp.research.rounds import SAID, Round
+
+logger = logging.getLogger(__name__)
+
+LASTING = (NotSignedIn, QuotaExhausted, CliNotFound)
+"""Failures that the next round would meet again."""
+LEAST_KEPT = 0.5
+"""Part of the longest report so far that a new one must have to take the best one's place."""
+
+PATIENCE = 2.0
+"""Seconds in which a cancel does not stop the check of a finished report."""
+
+
+class DeepSearch:
+    """One deep search. What it has so far can be looked at, and it can be cancelled, any time."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        config: Config,
+        query: object,
+        max_iterations: object = None,
+    ) -> None:
+        self.question = checked_query(query)
+        self.max_rounds = _checked_rounds(max_iterations, config.max_rounds)
+        self.rounds: list[Round] = []
+        self.best: Round | None = None
+        self.stop_reason: str | None = None
+        """None while it goes on."""
+        self._desk = desk
+        self._config = config
+        self._started = time.monotonic()
+        self._longest = 0
+        """Length of the longest report that was the best."""
+        self._scope = anyio.CancelScope()
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """End it: `run` returns what there is."""
+        self._cancelled = True
+        self._scope.cancel()
+
+    async def run(self, progress: Progress) -> Object:
+        """Do all the rounds and return the result; raise only if there is none."""
+        self._scope.deadline = anyio.current_time() + self._config.deep_timeout
+        with self._scope:
+            self.stop_reason = await self._all_rounds(progress)
+        if self._scope.cancelled_caught:
+            self._was_interrupted()
+        logger.info(
+            "Deep search completed: %d rounds, verified: %s",
+            len(self.rounds),
+            _lower(self.is_verified),
+        )
+        return self.result()
+
+    @property
+    def is_verified(self) -> bool:
+        return self.best is not None and self.best.verified
+
+    def result(self) -> Object:
+        """The success result, as far as it has come. There must be a report."""
+        if self.best is None or self.best.answer is None:
+            raise LookupError("there is no report yet")
+        answers = [round_.answer for round_ in self.rounds if round_.answer]
+        metadata: Object = {
+            **common(self._desk.provider, self.question, self._started, answers),
+            "iterations": len(self.rounds),
+            "rounds": [round_.as_dict() for round_ in self.rounds],
+            "stop_reason": self.stop_reason,
+            "verification": [] if self.is_verified else self._doubts(),
+            "citations": self.best.citations,
+        }
+        if note := " ".join(filter(None, (self._note(), metadata.get("note")))):
+            metadata["note"] = note
+        if self.best.answer.truncated:
+            metadata["truncated"] = True
+        return {
+            "success": True,
+            "result": self.best.report,
+            "verified": self.is_verified,
+            "metadata": metadata,
+        }
+
+    async def _all_rounds(self, progress: Progress) -> str:
+        """Why it ended."""
+        for number in range(1, self.max_rounds + 1):
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            round_ = Round(number)
+            self.rounds.append(round_)
+            logger.info("Deep search round %d/%d...", number, self.max_rounds)
+
+            def tell(message: str, round_: Round = round_) -> None:
+                round_.doing.append(message)
+                progress(f"round {round_.number}/{self.max_rounds}: {message}")
+
+            try:
+                await self._research(round_, tell)
+            except Exception as failure:  # noqa: BLE001 - finished rounds are not lost to it
+                error = known(failure)
+                round_.fail(error)
+                logger.error("Deep search round %d failed: %s", number, error.code)
+                tell(f"failed with {error.code}")
+                if self.best is None:
+                    raise error from None
+                if isinstance(error, LASTING):
+                    return error.code
+                continue
+            logger.info("Round %d completed, verified: %s", number, _lower(round_.verified))
+            tell("verified" if round_.verified else ", ".join(("not verified", *round_.doubts)))
+            if round_.verified:
+                return "verified"
+        return "max_iterations"
+
+    async def _research(self, round_: Round, progress: Progress) -> None:
+        """One round: ask, hold the answer to what was seen, and take it if it is no loss."""
+        seconds = self._config.round_timeout
+        replies = [earlier.answer.reply for earlier in self.rounds if earlier.answer]
+        try:
+            with anyio.fail_after(seconds):
+                answer = await self._desk.ask(self._prompt(round_), progress)
+                checked = await _checked(answer.object["report"], [*replies, answer.reply])
+        except TimeoutError:
+            raise TimedOut(
+                f"The round was not done within {seconds:g} s.",
+                hint="Ask a narrower question, or raise GEMINI_MCP_ROUND_TIMEOUT.",
+            ) from None
+        round_.answer, round_.report, round_.citations = answer, checked.text, checked.citations
+        taken = self._is_no_loss(round_)
+        if answer.says_verified:
+            reasons: dict[Doubt | None, bool] = {
+                "round_one": self.best is None,
+                search_doubt(answer.reply): True,
+                "unseen_citation": checked.has_unseen,
+                "truncated": answer.truncated,
+                "rejected": not taken,
+            }
+            round_.doubts = [doubt for doubt, holds in reasons.items() if doubt and holds]
+            round_.verified = not round_.doubts
+        if self.best:
+            round_.unchanged = round_.report.split() == self.best.report.split()
+        round_.ended = time.monotonic()
+        if taken:
+            self.best = round_
+            self._longest = max(self._longest, round_.length)
+
+    def _is_no_loss(self, round_: Round) -> bool:
+        """Whether its report may take the best one's place: whole, its own, not much shorter."""
+        answer, best = round_.answer, self.best and self.best.answer
+        if answer is None or best is None:
+            return True
+        if answer.truncated and not best.truncated:
+            return False
+        overlap = answer.correction_overlap
+        if overlap is not None and overlap < TRUSTED_OVERLAP:
+            return False
+        return round_.length >= LEAST_KEPT * self._longest
+
+    def _prompt(self, round_: Round) -> str:
+        if self.best is None:
+            return prompt("deep-search-prompt", self.question)
+        queries = dict.fromkeys(query for earlier in self.rounds for query in earlier.queries)
+        return prompt(
+            "verify-prompt",
+            self.question,
+            round=str(round_.number),
+            rounds=str(self.max_rounds),
+            current_result=self.best.report,
+            queries="\n".join(json.dumps(query, ensure_ascii=False) for query in queries) or "none",
+        )
+
+    def _was_interrupted(self) -> None:
+        """By `cancel` or by the deadline, in the midst of a round."""
+        seconds = self._config.deep_timeout
+        error: GeminiMcpError
+        running = [round_ for round_ in self.rounds if round_.ended is None]
+        if self._cancelled:
+            self.stop_reason = "cancelled"
+            error = Cancelled("The deep search was cancelled.")
+        else:
+            self.stop_reason = "timeout"
+            error = TimedOut(
+                f"The deep search was not done within {seconds:g} s.",
+                hint="Ask a narrower question, or raise GEMINI_MCP_DEEP_TIMEOUT.",
+            )
+        for round_ in running:
+            round_.fail(error)
+            if not self._cancelled:
+                logger.error("Deep search round %d failed: %s", round_.number, error.code)
+        if self.best is None:
+            raise error
+
+    def _doubts(self) -> list[Doubt]:
+        return list(dict.fromkeys(doubt for round_ in self.rounds for doubt in round_.doubts))
+
+    def _note(self) -> str:
+        """Why it is not verified, for the reader of the report."""
+        if self.is_verified or self.stop_reason is None:
+            return ""
+        count = len(self.rounds)
+        note = f"Verification was not completed in {count} round{'' if count == 1 else 's'}."
+        for round_ in self.rounds:
+            if error := round_.error:
+                note += f" Round {round_.number} failed with {error.code}: {error.message}"
+        if reasons := self._doubts():
+            said = "; ".join(SAID[reason] for reason in reasons)
+            note += f" A round that called itself verified was not believed: {said}."
+        return note
+
+
+async def _checked(report: str, replies: list[Reply]) -> Checked:
+    """The report behind the gate; a finished one is not lost to a cancel in this moment."""
+    with anyio.move_on_after(PATIENCE, shield=True):
+        return await gate(report, replies)
+    return await gate(report, replies)
+
+
+def _checked_rounds(value: object, limit: int) -> int:
+    """How many rounds there may be; what is out of range is clamped."""
+    if value is None:
+        return limit
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        shown = value if isinstance(value, float) else type_name(value)
+        raise InvalidInput(f"`max_iterations` must be a whole number, not {shown}.")
+    return int(min(max(value, MIN_ROUNDS), limit))
+
+
+def _lower(flag: bool) -> str:
+    return "true" if flag else "false"

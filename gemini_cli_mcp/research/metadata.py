@@ -1,0 +1,41 @@
+"""What a result tells beside the report: of every kind of research alike."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from gemini_cli_mcp.models import Evidence, Object, Provider, Usage
+from gemini_cli_mcp.research.answer import Answer
+from gemini_cli_mcp.research.evidence import Ledger
+from gemini_cli_mcp.text import redact, scrub
+
+_WEAKEST_FIRST: tuple[Evidence, ...] = ("none", "events", "ledger")
+
+
+def common(provider: Provider, question: str, started: float, answers: Sequence[Answer]) -> Object:
+    """The metadata of a research that began at `started` and got these answers."""
+    ledger = Ledger.of(*(answer.reply for answer in answers))
+    evidence = min((answer.reply.evidence for answer in answers), key=_WEAKEST_FIRST.index)
+    models = [answer.reply.model for answer in reversed(answers) if answer.reply.model]
+    usages = [answer.usage for answer in answers if answer.usage]
+    metadata: Object = {
+        "duration_ms": round((time.monotonic() - started) * 1000),
+        "query": question,
+        "model": provider.asked_model or next(iter(models), "auto-detected"),
+        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+        "sources_visited": _each_once(answer.sources for answer in answers),
+        "search_queries_used": _each_once(answer.queries for answer in answers),
+        "evidence": evidence,
+        "grounded": None if evidence == "none" else ledger.searched,
+        "provider": provider.name,
+        "usage": asdict(sum(usages, start=Usage())) if usages else None,
+    }
+    if ledger.every_search_failed:
+        why = scrub(redact(ledger.errors[0]))[:300]
+        metadata["note"] = f"Every web search failed, so the text is from the model's memory: {why}"
+    return metadata
+
+
+def _each_once(lists: Iterable[list[str]]) -> list[str]:
+    return list(dict.fromkeys(item for items in lists for item in items))
