@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(config: Config, options: argparse.Namespace) -> int:
     import anyio
 
-    from gemini_cli_mcp.server import serve_stdio
+    from gemini_cli_mcp.server.stdio import serve_stdio
 
     anyio.run(serve_stdio, config, os.environ)
     # All is closed; only a thread may still be reading an answer that nobody waits for.

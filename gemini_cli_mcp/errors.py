@@ -8,6 +8,7 @@ GeminiMcpError
 ├── TimedOut          TIMEOUT          a deadline passed
 ├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer could not be used
 ├── Cancelled         CANCELLED        the caller stopped it before there was a result
+├── NotFound          NOT_FOUND        there is no such job
 ├── InvalidInput      INVALID_INPUT    the caller's arguments
 └── ConfigError       CONFIG_ERROR     the environment's variables
 
@@ -126,6 +127,13 @@ class Cancelled(GeminiMcpError):
 
     code = "CANCELLED"
     hint = "Start it again if the result is still wanted."
+
+
+class NotFound(GeminiMcpError):
+    """There is no job of this id, or it belongs to somebody else."""
+
+    code = "NOT_FOUND"
+    hint = "Use the `job_id` that `deep_search` returned, or start `deep_search` again."
 
 
 class InvalidInput(GeminiMcpError):

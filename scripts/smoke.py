@@ -10,7 +10,13 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 QUERY = {"query": "What is the Model Context Protocol?"}
-CALLS = {"search": QUERY, "deep_search": QUERY}
+CALLS = {
+    "search": QUERY,
+    "deep_search": {**QUERY, "wait_seconds": 0},
+    "deep_search_result": {},
+    "deep_search_cancel": {},
+}
+"""In this order: the last two get the id of the job that the one before them began."""
 
 
 async def main() -> int:
@@ -28,8 +34,11 @@ async def main() -> int:
         failed = 0
         async with Client(stdio_client(server)) as client:
             listed = {tool.name for tool in (await client.list_tools()).tools}
-            for name in sorted(listed | CALLS.keys()):
-                result = await client.call_tool(name, CALLS.get(name, {}))
+            job: dict[str, object] = {}
+            for name in [*CALLS, *sorted(listed - CALLS.keys())]:
+                result = await client.call_tool(name, CALLS.get(name) or job)
+                told: dict[str, object] = result.structured_content or {}
+                job = {"job_id": told.get("job_id")}
                 failed += bool(result.is_error)
                 print(f"{'FAILED' if result.is_error else 'ok'}: {name}")
         return 1 if failed else 0

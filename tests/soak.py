@@ -10,14 +10,20 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
+from mcp import Client, MCPError
 
+from gemini_cli_mcp import jobs
+from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import GeminiMcpError
-from tests.support import Stub, Turn, command, eventually, found, is_alive, report
+from gemini_cli_mcp.server.app import Server
+from gemini_cli_mcp.workspace import Workspace
+from tests.support import Result, Stub, Turn, command, eventually, found, is_alive, report
 from tests.test_faults import FAULTS, guardians
 from tests.test_server import DEEP_SEARCH, SEARCH, parent, start
 
@@ -111,6 +117,59 @@ async def killed(victim: str, times: int, seed: int = 1) -> Tally:
     return tally
 
 
+async def many_jobs(count: int, seed: int = 1) -> Tally:
+    """Deep searches of one server: a third cancelled, a third abandoned, a third finished."""
+    chance = random.Random(seed)
+    tally = Tally()
+    with TemporaryDirectory() as folder:
+        stub = Stub(Path(folder))
+        stub.plays(
+            {
+                "text": report(),
+                "searches": [found("sky", "nasa")],
+                "delay": 0.1,
+                "hangs": "hangs",
+                "rounds": [{"text": report(verified=True), "searches": [found("b", "esa")]}],
+            }
+        )
+        config = Config.from_env(stub.environ)
+        workspace = Workspace(config.config_dir)
+
+        async def one(client: Client, number: int) -> None:
+            asked = {"query": f"question {number}"}
+            if number % 3 == 2:
+                asked["query"] += " hangs"
+                with suppress(MCPError):
+                    seconds = chance.uniform(0.1, 2)
+                    await client.call_tool("deep_search", asked, read_timeout_seconds=seconds)
+                tally.ended["abandoned"] += 1
+                return
+            begun = await client.call_tool("deep_search", {**asked, "wait_seconds": 0})
+            told: Result = begun.structured_content or {}
+            job = {"job_id": told["job_id"]}
+            await anyio.sleep(chance.uniform(0, 2))
+            tool = "deep_search_cancel" if number % 3 else "deep_search_result"
+            ended: Result = (await client.call_tool(tool, job)).structured_content or {}
+            tally.ended[ended["error"]["code"] if "error" in ended else ended["status"]] += 1
+
+        before = descriptors(), kilobytes()
+        async with Client(Server(config, stub.environ, workspace)) as client:
+            tasks = len(asyncio.all_tasks())
+            async with anyio.create_task_group() as group:
+                for number in range(count):
+                    group.start_soon(one, client, number)
+            try:
+                await eventually(lambda: not stub.alive() and len(asyncio.all_tasks()) == tasks, 20)
+            except TimeoutError:
+                tally.left.append(f"{stub.alive()} {len(asyncio.all_tasks())} tasks")
+            if records := [path for path in stub.files_left() if path.suffix == ".jsonl"]:
+                tally.left.append(f"{records}")
+        tally.left += map(str, stub.files_left())
+        tally.descriptors = before[0], descriptors()
+        tally.kilobytes = before[1], kilobytes()
+    return tally
+
+
 CLIENT = """
 import subprocess, sys
 frames, *command = sys.argv[1:]
@@ -136,7 +195,8 @@ async def clients_killed(times: int, seed: int = 1) -> Tally:
             )
             assert client.stdout
             server = int(await client.stdout.receive())
-            await anyio.sleep(chance.uniform(0, 4))
+            await eventually(lambda stub=stub: bool(stub.runs), 30)
+            await anyio.sleep(chance.uniform(0, 3))
             client.kill()
             begin = time.monotonic()
             try:
@@ -147,7 +207,8 @@ async def clients_killed(times: int, seed: int = 1) -> Tally:
                     seconds=2,
                 )
             except TimeoutError:
-                tally.left.append(f"client {number}")
+                left = f"server {is_alive(server)}, runs {stub.alive()}, {stub.files_left()}"
+                tally.left.append(f"client {number}: {left}")
             tally.ended[f"in round {len(stub.runs)}"] += 1
             tally.slowest = max(tally.slowest, time.monotonic() - begin)
             await client.aclose()
@@ -186,6 +247,9 @@ async def main() -> None:
     for victim in ("server", "guardian"):
         tally = await killed(victim, 50)
         print(f"50 kills of the {victim}: left {tally.left}, slowest {tally.slowest:.2f} s")
+    jobs.ABANDONED = 3
+    tally = await many_jobs(30)
+    print(f"30 jobs: {dict(tally.ended)}, left {tally.left}, descriptors {tally.descriptors}")
     tally = await clients_killed(30)
     print(f"30 clients killed, {dict(tally.ended)}: left {tally.left}, {tally.slowest:.2f} s")
     for part in range(3):  # the first one warms: memory must not grow from there

@@ -60,7 +60,7 @@ def test_a_client_gets_a_report_with_progress(stub: Stub, client: list[str]) -> 
 
     told = call(stub, client, {"query": QUESTION})
 
-    assert told["tools"] == ["search", "deep_search"]
+    assert told["tools"] == ["search", "deep_search", "deep_search_result", "deep_search_cancel"]
     assert [re.sub(r" \(\d+ s\)$", "", said) for said in told["progress"]] == PROGRESS
     assert not told["result"].get("isError")
     assert told["result"]["structuredContent"]["result"] == "Blue."

@@ -460,6 +460,32 @@ async def test_a_report_cannot_pull_files_into_the_next_round(real: Stub, api: F
     assert " ".join(hostile.split()) in " ".join(sent.split())
 
 
+async def test_a_job_cancelled_in_a_search_leaves_no_process(real: Stub, api: FakeApi) -> None:
+    api.calls = [SEARCH]
+    api.hangs, api.hangs_after = True, 4  # the draft takes three requests, the next search hangs
+
+    async with connected(real) as client:
+        begun = await client.call_tool("deep_search", {"query": QUESTION, "wait_seconds": 0})
+        assert begun.structured_content
+        job = {"job_id": begun.structured_content["job_id"]}
+        await eventually(lambda: api.waiting > 0, 30)
+        tree = [pid for pid in descendants(os.getpid()) if "gemini" in command_line(pid)]
+        ended = await client.call_tool("deep_search_cancel", job)
+        await eventually(lambda: not any(map(is_alive, tree)), 2)
+
+    assert tree
+    assert ended.structured_content
+    assert ended.structured_content["result"] == f"Blue, says [nasa.gov]({REDIRECT}nasa)."
+    assert ended.structured_content["metadata"]["stop_reason"] == "cancelled"
+
+
+def command_line(pid: int) -> str:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return " ".join(words) if "gemini_cli_mcp" not in words else ""
+    return ""
+
+
 ENDS = ["timeout", "cancel", "double cancel", "client gone", "SIGTERM", "SIGKILL"]
 
 

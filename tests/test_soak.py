@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.soak import clients_killed, killed, many_calls
+from gemini_cli_mcp import jobs
+from tests.soak import clients_killed, killed, many_calls, many_jobs
 
 KNOWN = {"success", "cancelled", "TIMEOUT", "AUTH_ERROR", "EXECUTION_ERROR"}
 
@@ -28,3 +29,17 @@ async def test_a_client_killed_in_any_round_leaves_nothing() -> None:
     tally = await clients_killed(4)
 
     assert tally.left == []
+
+
+async def test_jobs_that_are_cancelled_abandoned_or_finished_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "ABANDONED", 0.5)
+
+    await many_jobs(3, seed=2)
+    tally = await many_jobs(9)
+
+    assert tally.left == []
+    assert tally.ended["abandoned"] == 3
+    assert set(tally.ended) <= {"abandoned", "done", "CANCELLED"}
+    assert tally.descriptors[1] <= tally.descriptors[0]

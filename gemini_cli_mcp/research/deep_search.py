@@ -71,6 +71,11 @@ class DeepSearch:
         self._cancelled = True
         self._scope.cancel()
 
+    @property
+    def asked(self) -> tuple[str, int]:
+        """What it was asked; another with the same would do the same."""
+        return self.question, self.max_rounds
+
     async def run(self, progress: Progress) -> Object:
         """Do all the rounds and return the result; raise only if there is none."""
         self._scope.deadline = anyio.current_time() + self._config.deep_timeout
@@ -112,6 +117,10 @@ class DeepSearch:
             "verified": self.is_verified,
             "metadata": metadata,
         }
+
+    def so_far(self) -> Object:
+        """The round it is in and, once there is a report, the result as far as it has come."""
+        return {"round": len(self.rounds), **(self.result() if self.best else {})}
 
     async def _all_rounds(self, progress: Progress) -> str:
         """Why it ended."""

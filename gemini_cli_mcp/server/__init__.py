@@ -1,0 +1,1 @@
+"""The MCP edge: tools, progress, reports as resources, and errors as results."""

@@ -1,0 +1,332 @@
+"""The MCP server: its tools, the reports that it keeps as resources, and its prompts.
+
+Tools are registered with schemas of our own and take their arguments unchecked, so that
+bad input is answered by INVALID_INPUT in our form and not by a library's text.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+from mcp.server import MCPServer, NotificationOptions
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.prompts import Prompt
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
+from mcp.server.stdio import stdio_server
+from mcp.types import CallToolResult, Resource, ResourceTemplate, ToolAnnotations
+from pydantic import ConfigDict
+
+from gemini_cli_mcp import __version__
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.errors import InvalidInput
+from gemini_cli_mcp.jobs import Done, Job, Jobs
+from gemini_cli_mcp.models import Object
+from gemini_cli_mcp.news import News, Tell
+from gemini_cli_mcp.server import declarations, reports
+from gemini_cli_mcp.server.calls import Calls
+from gemini_cli_mcp.server.clients import patience
+from gemini_cli_mcp.server.pages import LARGEST, page, tokens
+from gemini_cli_mcp.workspace import Workspace
+
+if TYPE_CHECKING:
+    from gemini_cli_mcp.research.answer import Desk
+
+logger = logging.getLogger(__name__)
+
+OWNER = "stdio"
+"""All jobs belong to the one client at the other end of the pipe."""
+LONGEST_WAIT = 1e6
+"""Seconds; no job lives that long."""
+POLL_AFTER = 5
+"""Seconds after which a model may ask again; the next call waits for news anyway."""
+
+_Context = Context[Any, Any]
+
+
+class _Unchecked(ArgModelBase):
+    """Arguments as the client sent them; our own code checks them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def model_dump_one_level(self) -> Object:
+        return {"arguments": dict(self.model_extra or {})}
+
+
+class Server(MCPServer[None]):
+    """Everything that an MCP client can have of us, over any transport."""
+
+    def __init__(self, config: Config, environ: Mapping[str, str], workspace: Workspace) -> None:
+        self._config = config
+        self._environ = environ
+        self._workspace = workspace
+        self._calls = Calls()
+        self._jobs: Jobs | None = None
+        super().__init__(
+            "gemini-cli-mcp",
+            title="Gemini CLI web research",
+            instructions=declarations.INSTRUCTIONS,
+            version=__version__,
+            tools=[
+                _tool(
+                    self._search,
+                    name="search",
+                    title="Web search with sources",
+                    description=declarations.SEARCH_DESCRIPTION,
+                    parameters=declarations.search_parameters(),
+                ),
+                _tool(
+                    self._deep_search,
+                    name="deep_search",
+                    title="Deep research in verified rounds",
+                    description=declarations.DEEP_SEARCH_DESCRIPTION,
+                    parameters=declarations.deep_search_parameters(config.max_rounds),
+                ),
+                _tool(
+                    self._deep_search_result,
+                    name="deep_search_result",
+                    title="Result of a deep research",
+                    description=declarations.DEEP_SEARCH_RESULT_DESCRIPTION,
+                    parameters=declarations.result_parameters(),
+                ),
+                _tool(
+                    self._deep_search_cancel,
+                    name="deep_search_cancel",
+                    title="Stop a deep research",
+                    description=declarations.DEEP_SEARCH_CANCEL_DESCRIPTION,
+                    parameters=declarations.cancel_parameters(),
+                    ends_something=True,
+                ),
+            ],
+            lifespan=lambda _: self._lifespan(),
+        )
+        for name, title, prompt in (
+            ("research", "Research a topic", declarations.research_prompt),
+            ("fact-check", "Check a claim", declarations.fact_check_prompt),
+        ):
+            self.add_prompt(Prompt.from_function(prompt, name=name, title=title))
+
+    async def end(self) -> None:
+        """Take no more calls, and end those and the jobs that run."""
+        await self._calls.end()
+        if self._jobs:
+            await self._jobs.end()
+
+    async def run_stdio_async(self) -> None:
+        """Serve one client over stdin and stdout, and say that our resources change."""
+        options = self._lowlevel_server.create_initialization_options(
+            NotificationOptions(resources_changed=True)
+        )
+        async with stdio_server() as (read_stream, write_stream):
+            await self._lowlevel_server.run(read_stream, write_stream, options)
+
+    # Tools
+
+    async def _search(self, arguments: Object, context: _Context) -> CallToolResult:
+        news = News()
+
+        async def work() -> Object:
+            from gemini_cli_mcp.research.search import search
+
+            query, timeout = arguments.get("query"), self._config.timeout
+            found = await search(self._desk, query, timeout=timeout, progress=news.add)
+            if tokens(found) <= LARGEST:
+                return found
+            return page(found, self._running_jobs.keep(OWNER, found).id, 0)
+
+        answer = CallToolResult(content=[])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(news.follow, _teller(context))
+            answer = await self._calls.answer(work)
+            news.end()
+        return answer
+
+    async def _deep_search(self, arguments: Object, context: _Context) -> CallToolResult:
+        async def work() -> Object:
+            from gemini_cli_mcp.research.deep_search import DeepSearch
+
+            query, rounds = arguments.get("query"), arguments.get("max_iterations")
+            seconds = _seconds(arguments, context)
+            asked = DeepSearch(self._desk, self._config, query, rounds)
+            job = self._running_jobs.submit(OWNER, asked, _announcement(context))
+            await self._running_jobs.wait(job, seconds, _teller(context))
+            return _state(job)
+
+        return await self._calls.answer(work)
+
+    async def _deep_search_result(self, arguments: Object, context: _Context) -> CallToolResult:
+        async def work() -> Object:
+            seconds, offset = _seconds(arguments, context), _offset(arguments)
+            job = self._job(arguments)
+            await self._running_jobs.wait(job, seconds, _teller(context))
+            return {**_state(job, offset), **_draft(job)}
+
+        return await self._calls.answer(work)
+
+    async def _deep_search_cancel(self, arguments: Object, context: _Context) -> CallToolResult:
+        async def work() -> Object:
+            job = self._job(arguments)
+            await self._running_jobs.cancel(job)
+            return _state(job)
+
+        return await self._calls.answer(work)
+
+    # Reports as resources
+
+    async def list_resources(self) -> list[Resource]:
+        return reports.listed(self._running_jobs.of(OWNER))
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        return reports.templates()
+
+    async def read_resource(
+        self, uri: Any, context: Context[None, Any] | None = None
+    ) -> Iterable[ReadResourceContents]:
+        return reports.read(self._running_jobs, OWNER, str(uri))
+
+    # Inside
+
+    @cached_property
+    def _desk(self) -> "Desk":
+        # Late: the handshake does not need what a search needs.
+        from gemini_cli_mcp.providers.gemini_cli import GeminiCli
+        from gemini_cli_mcp.research.answer import Desk
+
+        provider = GeminiCli(self._config, self._workspace, self._environ)
+        return Desk(provider, self._workspace, max_cycles=self._config.max_cycles)
+
+    @property
+    def _running_jobs(self) -> Jobs:
+        if self._jobs is None:
+            raise RuntimeError("the server does not run")
+        return self._jobs
+
+    def _job(self, arguments: Object) -> Job:
+        job_id = arguments.get("job_id")
+        if not isinstance(job_id, str):
+            raise InvalidInput("`job_id` must be the string that `deep_search` returned.")
+        return self._running_jobs.get(job_id, OWNER)
+
+    @asynccontextmanager
+    async def _lifespan(self) -> AsyncGenerator[None]:
+        async def sweep() -> None:
+            if removed := await anyio.to_thread.run_sync(self._workspace.sweep):
+                logger.info("Removed %d temporary files of servers that are gone", removed)
+
+        try:
+            async with Jobs.open() as self._jobs, anyio.create_task_group() as tasks:
+                tasks.start_soon(sweep)  # beside the handshake, not before it
+                yield
+        finally:
+            self._workspace.close()
+
+
+def _tool(
+    function: Callable[..., Awaitable[CallToolResult]],
+    *,
+    name: str,
+    title: str,
+    description: str,
+    parameters: Object,
+    ends_something: bool = False,
+) -> Tool:
+    return Tool(
+        fn=function,
+        name=name,
+        title=title,
+        description=description,
+        parameters=parameters,
+        fn_metadata=FuncMetadata(arg_model=_Unchecked, output_schema=declarations.OUTPUT_SCHEMA),
+        is_async=True,
+        context_kwarg="context",
+        annotations=ToolAnnotations(
+            title=title,
+            read_only_hint=not ends_something,
+            destructive_hint=ends_something,
+            idempotent_hint=ends_something,
+            open_world_hint=True,
+        ),
+    )
+
+
+def _teller(context: _Context) -> Tell:
+    async def tell(number: int, message: str) -> None:
+        await context.report_progress(number, message=message)
+
+    return tell
+
+
+def _announcement(context: _Context) -> Done:
+    """Tells the client that there is another report, in its own era's way."""
+
+    async def announce(outcome: Object) -> None:
+        if outcome["success"]:
+            for send in (
+                context.notify_resources_changed,
+                context.session.send_resource_list_changed,
+            ):
+                with suppress(Exception):  # the client may be gone, and no report is lost by that
+                    await send()
+
+    return announce
+
+
+def _state(job: Job, offset: int = 0) -> Object:
+    """A job as its owner is told: done, or still running and what to do."""
+    job.known = True
+    if job.outcome:
+        return page(job.outcome, job.id, offset)
+    return {
+        "success": True,
+        "status": "running",
+        "job_id": job.id,
+        "poll_after_s": POLL_AFTER,
+        "round": job.work.so_far()["round"] if job.work else 0,
+        "message": f"The research goes on: {job.news.last}. Call "
+        f'deep_search_result with job_id "{job.id}" to wait for it; it is not lost. Do not call '
+        "deep_search again for this question.",
+    }
+
+
+def _draft(job: Job) -> Object:
+    """What a running job has by now, in the size of a result; nothing if it is done."""
+    so_far = job.work.so_far() if job.work else {}
+    if "result" not in so_far:
+        return {}
+    part = page(so_far, job.id, 0)
+    draft = {name: part[name] for name in ("result", "verified", "metadata")}
+    if "next_offset" in part:
+        whole = len(so_far["result"])
+        draft["note"] = (
+            f"The first {part['next_offset']} of {whole} characters of a draft that is still being "
+            "checked. When it is done, all of it can be read with `offset`."
+        )
+    return draft
+
+
+def _seconds(arguments: Object, context: _Context) -> float:
+    """How long a call waits."""
+    value = arguments.get("wait_seconds")
+    if value is None:
+        return patience(context)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InvalidInput("`wait_seconds` must be a number, 0 or more.")
+    return min(value, LONGEST_WAIT)
+
+
+def _offset(arguments: Object) -> int:
+    value = arguments.get("offset")
+    if value is None:
+        return 0
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value == value // 1
+    ):
+        raise InvalidInput("`offset` must be a whole number, 0 or more.")
+    return int(value)
