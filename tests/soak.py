@@ -159,7 +159,7 @@ async def many_jobs(count: int, seed: int = 1) -> Tally:
                 for number in range(count):
                     group.start_soon(one, client, number)
             try:
-                await eventually(lambda: not stub.alive() and len(asyncio.all_tasks()) == tasks, 20)
+                await eventually(lambda: not stub.alive() and len(asyncio.all_tasks()) <= tasks, 20)
             except TimeoutError:
                 tally.left.append(f"{stub.alive()} {len(asyncio.all_tasks())} tasks")
             if records := [path for path in stub.files_left() if path.suffix == ".jsonl"]:
