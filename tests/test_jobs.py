@@ -21,7 +21,7 @@ from mcp.types import (
 
 from gemini_cli_mcp import jobs
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import NotFound
+from gemini_cli_mcp.errors import ExecutionFailed, NotFound
 from gemini_cli_mcp.jobs import Job, Jobs
 from gemini_cli_mcp.models import Object, Progress
 from gemini_cli_mcp.server import clients
@@ -430,22 +430,31 @@ async def test_a_cancelled_wait_does_not_end_a_job_that_somebody_waits_for(
         await call(client, "deep_search_cancel", **asked)
 
 
-async def test_a_job_that_ended_badly_is_not_handed_over_again(
-    stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs, "ABANDONED", 0.6)
-    failing = {"status": "error", "message": "no", "exit_code": 1, "delay": 0.2}
-    stub.plays(HANGING, failing, deep())
-    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+class Failing(Nothing):
+    """A work that fails when it is told to end."""
 
-    async with in_process(stub) as client:
-        for runs in (1, 2):  # abandoned, then failed unheard
-            with pytest.raises(MCPError):
-                await client.call_tool("deep_search", {"query": QUESTION}, read_timeout_seconds=0.3)
-            await eventually(lambda runs=runs: len(stub.runs) == runs and not stub.alive())
-        done = await call(client, "deep_search", query=QUESTION)
+    async def run(self, progress: Progress) -> Object:
+        await super().run(progress)
+        raise ExecutionFailed("It failed.")
 
-    assert done["success"] is True
+
+async def test_only_a_job_that_runs_or_ended_well_unheard_is_handed_over() -> None:
+    async with Jobs.open() as opened:
+        running = opened.submit("me", Failing(), nothing)
+        assert opened.submit("me", Nothing(), nothing) is running
+        running.work.cancel()  # type: ignore[union-attr]
+        await running.done.wait()
+        after_failure = opened.submit("me", Nothing(), nothing)
+        await opened.cancel(after_failure)
+        after_cancel = opened.submit("me", Nothing(), nothing)
+        after_cancel.work.cancel()  # type: ignore[union-attr]
+        await after_cancel.done.wait()
+
+        assert len({running, after_failure, after_cancel}) == 3
+        assert opened.submit("me", Nothing(), nothing) is after_cancel
+        assert opened.submit("you", Nothing(), nothing) is not after_cancel
+        after_cancel.known = True
+        assert opened.submit("me", Nothing(), nothing) is not after_cancel
 
 
 async def test_a_client_that_leaves_ends_its_jobs(stub: Stub) -> None:
