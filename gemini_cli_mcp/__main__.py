@@ -49,6 +49,26 @@ def _search(config: Config, options: argparse.Namespace) -> int:
     return terminal.search(config, os.environ, options.query, as_json=options.json)
 
 
+def _grounded_search(config: Config, options: argparse.Namespace) -> int:
+    from gemini_cli_mcp import terminal
+
+    return terminal.grounded_search(
+        config,
+        os.environ,
+        options.query,
+        model=options.model,
+        thinking=options.thinking,
+        include_thoughts=options.include_thoughts,
+        as_json=options.json,
+    )
+
+
+def _login(config: Config, options: argparse.Namespace) -> int:
+    from gemini_cli_mcp import terminal
+
+    return terminal.login(config, os.environ, options.provider)
+
+
 def _deep_search(config: Config, options: argparse.Namespace) -> int:
     from gemini_cli_mcp import terminal
 
@@ -95,6 +115,16 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, metavar="FILE.md", help="write the report to this file too"
     )
     deep_search.set_defaults(command=_deep_search)
+    grounded = commands.add_parser("grounded-search", help="ask Google Search one thing")
+    grounded.add_argument("query", metavar="QUERY")
+    grounded.add_argument("--model", help="the model that searches")
+    grounded.add_argument("--thinking", choices=["off", "low", "medium", "high"])
+    grounded.add_argument("--include-thoughts", action="store_true", help="where the provider can")
+    grounded.add_argument("--json", action="store_true", help="print the structured result")
+    grounded.set_defaults(command=_grounded_search)
+    login = commands.add_parser("login", help="sign in with the official CLI, in this terminal")
+    login.add_argument("provider", choices=["gemini", "antigravity"])
+    login.set_defaults(command=_login)
     return parser
 
 

@@ -13,6 +13,9 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.models import Thinking
+
+ProviderName = Literal["gemini", "antigravity", "api"]
 
 MIN_ROUNDS = 2
 """A deep search drafts and verifies at least once."""
@@ -32,6 +35,27 @@ class Config(BaseModel):
         None,
         title="GEMINI_CORRECTION_MODEL",
         description="The same for correction runs, independent of the other",
+    )
+    providers: Annotated[tuple[ProviderName, ...], Field(min_length=1)] = Field(
+        ("gemini",),
+        title="GEMINI_MCP_PROVIDERS",
+        description="Who answers, in order, separated by commas: `gemini` (the CLI), `api` (the "
+        "Gemini API), `antigravity` (the agy CLI). The later ones are fallbacks",
+    )
+    grounded_model: str = Field(
+        "flash",
+        title="GEMINI_MCP_GROUNDED_MODEL",
+        description="Model of grounded_search; `flash` is the provider's current Flash",
+    )
+    grounded_thinking: Thinking = Field(
+        "low",
+        title="GEMINI_MCP_GROUNDED_THINKING",
+        description="How much it thinks: off, low, medium or high",
+    )
+    agy_path: str = Field(
+        "agy",
+        title="GEMINI_MCP_AGY_PATH",
+        description="The `agy` binary, looked up like the other one",
     )
     cli_path: str = Field(
         "gemini",
@@ -87,7 +111,14 @@ class Config(BaseModel):
     def _two_at_least(cls, value: int) -> int:
         return max(value, MIN_ROUNDS)
 
-    @field_validator("model", "correction_model")
+    @field_validator("providers", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+
+    @field_validator("model", "correction_model", "grounded_model")
     @classmethod
     def _no_flag(cls, value: str | None) -> str | None:
         if value and value.startswith("-"):

@@ -7,6 +7,8 @@ GeminiMcpError
 ├── RateLimited       RATE_LIMITED     waiting `retry_after_s` will help
 ├── TimedOut          TIMEOUT          a deadline passed
 ├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer could not be used
+├── NotGrounded       NOT_GROUNDED     there is an answer, but no search behind it
+├── NoProvider        NO_PROVIDER      none of the providers can be used
 ├── Cancelled         CANCELLED        the caller stopped it before there was a result
 ├── NotFound          NOT_FOUND        there is no such job
 ├── InvalidInput      INVALID_INPUT    the caller's arguments
@@ -120,6 +122,28 @@ class ExecutionFailed(GeminiMcpError):
     code = "EXECUTION_ERROR"
     retryable = True
     hint = "Try again. If it keeps failing, run `gemini` once in a terminal to see what it says."
+
+
+class PermissionDenied(ExecutionFailed):
+    """The CLI wanted to do what it may not, and nobody is there to allow it."""
+
+    retryable = False
+    hint = "Ask for something that needs a web search only."
+
+
+class NotGrounded(GeminiMcpError):
+    """The model answered, but no search was behind it."""
+
+    code = "NOT_GROUNDED"
+    retryable = True
+    hint = "Word the question so that it needs the web, or use `search`."
+
+
+class NoProvider(GeminiMcpError):
+    """None of the providers can be used."""
+
+    code = "NO_PROVIDER"
+    hint = "Install and sign in one of the providers of GEMINI_MCP_PROVIDERS."
 
 
 class Cancelled(GeminiMcpError):

@@ -45,6 +45,8 @@ class Search:
     error: str | None = None
     """Why it failed; None if it succeeded."""
     sources: tuple[Source, ...] = ()
+    text: str = ""
+    """What the search itself answered, with marks like [1] for its sources; if it is known."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,23 @@ class Reply:
     searches: tuple[Search, ...] = ()
     fetches: tuple[Fetch, ...] = ()
     usage: Usage | None = None
+    thoughts: str | None = None
+    suggestions: str | None = None
+    """Google's own block of search suggestions, in HTML: its terms ask to show it."""
+
+
+Thinking = Literal["off", "low", "medium", "high"]
+THINKING_TOKENS: dict[Thinking, int] = {"off": 0, "low": 1024, "medium": 8192, "high": 24576}
+"""For models that count what they think instead of knowing levels: Gemini 2.5."""
+
+
+@dataclass(frozen=True)
+class Grounding:
+    """How a dedicated search is to be made."""
+
+    model: str
+    thinking: Thinking = "low"
+    include_thoughts: bool = False
 
 
 class Provider(Protocol):
@@ -94,7 +113,20 @@ class Provider(Protocol):
     name: str
     asked_model: str | None
     """The model that main runs are told to use; None lets the provider choose."""
+    evidence: Evidence
+    """The best that its replies can have."""
+    fetches: bool
+    """Whether it can read pages, beside searching."""
+    thoughts: bool
+    """Whether it can tell its thoughts."""
 
     async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
         """Answer with web search at hand; with `file`, with nothing but that file."""
+        ...
+
+    async def ground(self, query: str, how: Grounding, progress: Progress) -> Reply:
+        """Make one dedicated search for the query.
+
+        What it found stands in the `searches` of the reply; if there are none, it did not search.
+        """
         ...

@@ -21,11 +21,12 @@ from rich.text import Text
 
 from gemini_cli_mcp import logs
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import failure_result
-from gemini_cli_mcp.models import Object, Progress, as_object
-from gemini_cli_mcp.providers.gemini_cli import GeminiCli
+from gemini_cli_mcp.errors import GeminiMcpError, failure_result
+from gemini_cli_mcp.models import Object, Progress, as_list, as_object
+from gemini_cli_mcp.providers.choice import chosen, find_binary
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.deep_search import DeepSearch
+from gemini_cli_mcp.research.grounded import grounded_search as ground
 from gemini_cli_mcp.research.rounds import SAID, Round
 from gemini_cli_mcp.research.search import search as research
 from gemini_cli_mcp.text import one_line, scrub_all
@@ -50,6 +51,37 @@ def search(config: Config, environ: Mapping[str, str], query: str, *, as_json: b
             return await research(desk, query, timeout=config.timeout, progress=progress)
 
     return _show(_payload(config, environ, work), as_json=as_json)
+
+
+def grounded_search(
+    config: Config,
+    environ: Mapping[str, str],
+    query: str,
+    *,
+    model: str | None,
+    thinking: str | None,
+    include_thoughts: bool,
+    as_json: bool,
+) -> int:
+    """Run `grounded_search` and show its result; the exit code."""
+
+    async def work(desk: Desk) -> Object:
+        with _live(config, _Step()) as progress:
+            asked = (query, model, thinking, include_thoughts)
+            return await ground(desk, config, *asked, progress=progress)
+
+    return _show(_payload(config, environ, work), as_json=as_json)
+
+
+def login(config: Config, environ: Mapping[str, str], provider: str) -> int:
+    """Become the official CLI, in this terminal: the user signs in there as always."""
+    try:
+        binary = find_binary(provider, config, environ)
+    except GeminiMcpError as error:
+        return _show(failure_result(error), as_json=False)
+    print(f"Starting {binary}. Sign in there, then leave it.", file=sys.stderr)
+    os.execve(binary, [str(binary)], dict(environ))  # noqa: S606 - the user's own terminal
+    raise AssertionError("this program is another one now")
 
 
 def deep_search(
@@ -87,7 +119,7 @@ def _payload(
     """What the work gave, or how it failed."""
     workspace = Workspace(config.config_dir)
     workspace.sweep()
-    desk = Desk(GeminiCli(config, workspace, environ), workspace, max_cycles=config.max_cycles)
+    desk = Desk(chosen(config, workspace, environ), workspace, max_cycles=config.max_cycles)
 
     async def attempt() -> Object:
         try:
@@ -291,15 +323,19 @@ def _problem_of(output: Path) -> str | None:
 
 def _summary(result: Object) -> str:
     metadata = result["metadata"]
+    queries = as_list(metadata.get("search_queries_used") or result.get("search_queries"))
+    sources = as_list(metadata.get("sources_visited") or result.get("sources"))
     parts = [
-        _counted(len(metadata["search_queries_used"]), "search", "es"),
-        _counted(len(metadata["sources_visited"]), "source", "s"),
+        _counted(len(queries), "search", "es"),
+        _counted(len(sources), "source", "s"),
         f"{metadata['duration_ms'] / 1000:.1f} s",
         metadata["model"],
     ]
     if "verified" in result:
         verified = "verified" if result["verified"] else "not verified"
         parts = [verified, _counted(metadata["iterations"], "round", "s"), *parts]
+    for failed in metadata.get("fallback", ()):
+        parts.append(f"after {failed['provider']} failed ({failed['code']})")
     note = metadata.get("note")
     return " · ".join(parts) + (f"\n{note}" if note else "")
 

@@ -12,6 +12,7 @@ from mcp.client.stdio import stdio_client
 QUERY = {"query": "What is the Model Context Protocol?"}
 CALLS = {
     "search": QUERY,
+    "grounded_search": QUERY,
     "deep_search": {**QUERY, "wait_seconds": 0},
     "deep_search_result": {},
     "deep_search_cancel": {},

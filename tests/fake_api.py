@@ -54,6 +54,10 @@ class FakeApi:
     """The calls of each conversation, instead of the same for all."""
     sites: dict[str, str] = field(default_factory=dict[str, str])
     """The one site that is found for a query; for all other queries there are two."""
+    direct: str | None = None
+    """What a request with Google Search says to whoever makes it itself."""
+    support: tuple[int, ...] = (4,)
+    """Bytes of that text at which something supported ends."""
     failure: tuple[int, Body] | None = None
     """Status and body of every answer, or of those to `failing` alone."""
     failing: str = ""
@@ -74,7 +78,13 @@ class FakeApi:
             return self.failure
         if request.kind == "search":
             asked = [site for query, site in self.sites.items() if query in request.text]
-            return 200, _candidate([{"text": "Blue, says NASA."}], _grounding(*asked))
+            if asked == [""]:
+                return 200, _candidate([{"text": "From memory."}])
+            text = self.direct or "Blue, says NASA."
+            parts: list[Body] = [{"text": text}]
+            if self.direct:
+                parts.insert(0, {"text": "I think.", "thought": True})
+            return 200, _candidate(parts, _grounding(self.support, *asked))
         if request.kind == "fetch":
             return 200, _candidate([{"text": "A page about blue."}])
         turn = sum(
@@ -102,16 +112,24 @@ def _candidate(parts: list[Body], grounding: Body | None = None) -> Body:
     return {"candidates": [candidate], "usageMetadata": usage}
 
 
-def _grounding(*sites: str) -> Body:
+def _grounding(ends: tuple[int, ...], *sites: str) -> Body:
     chunks = [
         {"web": {"uri": REDIRECT + site, "title": f"{site}.gov"}}
         for site in sites or ("nasa", "noaa")
     ]
-    support = {
-        "segment": {"startIndex": 0, "endIndex": 4},
-        "groundingChunkIndices": list(range(len(chunks))),
+    supports = [
+        {
+            "segment": {"startIndex": 0, "endIndex": end},
+            "groundingChunkIndices": list(range(len(chunks))),
+        }
+        for end in ends
+    ]
+    shown = {"renderedContent": "<b>suggested</b>"}
+    return {
+        "groundingChunks": chunks,
+        "groundingSupports": supports,
+        "searchEntryPoint": shown,
     }
-    return {"groundingChunks": chunks, "groundingSupports": [support]}
 
 
 @contextmanager

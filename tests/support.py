@@ -12,7 +12,7 @@ import anyio
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.models import Progress
-from gemini_cli_mcp.providers.gemini_cli import GeminiCli
+from gemini_cli_mcp.providers.choice import chosen
 from gemini_cli_mcp.research.answer import Desk, Sleep
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.search import search
@@ -21,6 +21,13 @@ from gemini_cli_mcp.workspace import Workspace
 ROOT = Path(__file__).parent.parent
 STUB = ROOT / "scripts" / "stub-gemini"
 REAL_CLI = ROOT / "tests/real-cli/node_modules/.bin/gemini"
+TOOLS = [
+    "search",
+    "grounded_search",
+    "deep_search",
+    "deep_search_result",
+    "deep_search_cancel",
+]
 QUESTION = "Why is the sky blue?"
 REDIRECT = "https://vertexaisearch.cloud.google.com/grounding-api-redirect/"
 
@@ -93,7 +100,7 @@ class Stub:
     ) -> Result:
         """Research on the stub; waits are written down and not waited, unless `sleep` says so."""
         config = Config.from_env(self.environ)
-        with self._desk(config, sleep or self._note_wait) as desk:
+        with self.desk(config, sleep) as desk:
             return await search(
                 desk, query, timeout=config.timeout, progress=progress or self.messages.append
             )
@@ -107,7 +114,7 @@ class Stub:
     ) -> Result:
         """Research in rounds on the stub; `progress` may look into the search, or cancel it."""
         config = Config.from_env(self.environ)
-        with self._desk(config, self._note_wait) as desk:
+        with self.desk(config) as desk:
             deep = DeepSearch(desk, config, query, max_iterations)
 
             def tell(message: str) -> None:
@@ -118,11 +125,13 @@ class Stub:
             return await deep.run(tell)
 
     @contextmanager
-    def _desk(self, config: Config, sleep: Sleep) -> Generator[Desk]:
+    def desk(self, config: Config, sleep: Sleep | None = None) -> Generator[Desk]:
+        """Where research goes out; waits are written down and not waited, unless `sleep` does."""
+        sleep = sleep or self._note_wait
         workspace = Workspace(config.config_dir)
         try:
-            provider = GeminiCli(config, workspace, self.environ)
-            yield Desk(provider, workspace, max_cycles=config.max_cycles, sleep=sleep)
+            providers = chosen(config, workspace, self.environ)
+            yield Desk(providers, workspace, max_cycles=config.max_cycles, sleep=sleep)
         finally:
             workspace.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import QUESTION, Stub, command, found, report
+from tests.support import QUESTION, TOOLS, Stub, command, found, report
 
 CLIENTS = Path(__file__).parent / "clients"
 MCP1 = CLIENTS / ".venv/bin/python"
@@ -60,7 +60,7 @@ def test_a_client_gets_a_report_with_progress(stub: Stub, client: list[str]) -> 
 
     told = call(stub, client, {"query": QUESTION})
 
-    assert told["tools"] == ["search", "deep_search", "deep_search_result", "deep_search_cancel"]
+    assert told["tools"] == TOOLS
     assert [re.sub(r" \(\d+ s\)$", "", said) for said in told["progress"]] == PROGRESS
     assert not told["result"].get("isError")
     assert told["result"]["structuredContent"]["result"] == "Blue."

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -73,6 +74,8 @@ def test_the_readme_lists_every_variable_as_it_is() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", readme, re.MULTILINE)
 
     def default(value: object) -> str:
+        if isinstance(value, tuple):
+            value = ",".join(cast("tuple[str, ...]", value))
         return "unset" if value is None else "see right" if callable(value) else f"`{value}`"
 
     assert rows == [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, StdioServerParameters
 
-from tests.support import ROOT
+from tests.support import ROOT, TOOLS
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,6 @@ async def test_the_wheel_in_a_fresh_environment_lists_its_tools_and_fills_its_pr
         check=True,
     )
 
-    assert listed == ["search", "deep_search", "deep_search_result", "deep_search_cancel"]
+    assert listed == TOOLS
     assert filled.stdout.startswith(str((tmp_path / "venv").resolve()))
     assert "\nQ?\n" in filled.stdout

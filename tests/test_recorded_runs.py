@@ -107,10 +107,11 @@ def test_the_session_record_gives_searches_sources_and_model_and_is_deleted(
     )
     assert record is not None
     assert record.model == "gemini-2.5-flash"
-    assert record.searches == (
-        Search("first query", sources=sources),
-        Search("second query", sources=sources),
-    )
+    assert [(search.query, search.sources) for search in record.searches] == [
+        ("first query", sources),
+        ("second query", sources),
+    ]
+    assert record.searches[0].text.startswith("Paris hosted the 2024 Summer Olympics.[1][2] ")
     assert list(chats.iterdir()) == []
 
 

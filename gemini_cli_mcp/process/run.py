@@ -33,15 +33,20 @@ GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL: MCP clients give a whole server two."""
 PATIENCE = 2.0
 """Seconds beyond the grace that a guardian gets to end a stubborn tree."""
+LAST_WORDS = 1.0
+"""Seconds that one which has said all has to leave by itself: stderr may come last."""
 DRAIN = 1.0
 """Seconds to read what is left in the pipes after the end."""
 
-Ended = Literal["exited", "idle", "timeout", "flood"]
+Ended = Literal["exited", "finished", "idle", "timeout", "flood"]
 
 
 @dataclass(frozen=True)
 class Completed:
-    """How the command ended: by itself (`exited`), or why we ended it."""
+    """How the command ended: by itself (`exited`), or why we ended it.
+
+    `finished`: it had said all that was wanted of it.
+    """
 
     ended: Ended
     exit_code: int | None
@@ -60,12 +65,13 @@ async def run(
     idle: Callable[[], float],
     timeout: float,
     scratch: Path | None = None,
+    finished: Callable[[], bool] = lambda: False,
 ) -> Completed:
     """Run `argv`, hand each line of its stdout to `on_line`, and see it to its end.
 
-    It is ended after `idle()` seconds without output, after `timeout` seconds in all, and
-    when the caller is cancelled. Should this whole process be killed meanwhile, the folder
-    `scratch` goes with it (Linux). Raises OSError if it cannot be started.
+    It is ended when `finished()`, after `idle()` seconds without output, after `timeout` seconds
+    in all, and when the caller is cancelled. Should this whole process be killed meanwhile, the
+    folder `scratch` goes with it (Linux). Raises OSError if it cannot be started.
     """
     child = _Child(on_line)
     keeper = _Guardian(scratch) if sys.platform == "linux" else _Group()
@@ -75,7 +81,7 @@ async def run(
         try:
             feed.write(stdin)
             feed.close()  # after the last byte has gone
-            ended = await _follow(child, idle=idle, timeout=timeout)
+            ended = await _follow(child, idle=idle, timeout=timeout, finished=finished)
         finally:
             try:
                 await keeper.end(child, transport.get_pid())
@@ -181,12 +187,18 @@ async def _spawn(
     raise AssertionError("a shielded scope runs to its end")
 
 
-async def _follow(child: _Child, *, idle: Callable[[], float], timeout: float) -> Ended:
+async def _follow(
+    child: _Child, *, idle: Callable[[], float], timeout: float, finished: Callable[[], bool]
+) -> Ended:
     """Wait for the end, or for a reason to end it."""
     deadline = time.monotonic() + timeout
     while not child.exited.is_set():
         now = time.monotonic()
         silent_until = child.last_output + idle()
+        if finished():
+            with anyio.move_on_after(LAST_WORDS):
+                await child.exited.wait()
+            return "finished"
         if child.flooded:
             return "flood"
         if now >= deadline:

@@ -3,13 +3,15 @@
 import errno
 import logging
 import os
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gemini_cli_mcp import prompts
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed
-from gemini_cli_mcp.models import Progress, Reply
+from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, InvalidInput
+from gemini_cli_mcp.models import Evidence, Grounding, Progress, Reply
 from gemini_cli_mcp.process.run import Completed, run
 from gemini_cli_mcp.providers import gemini_binary, gemini_home, gemini_record
 from gemini_cli_mcp.providers.gemini_binary import Binary
@@ -43,6 +45,9 @@ class GeminiCli:
     """The provider `gemini`."""
 
     name = "gemini"
+    evidence: Evidence = "ledger"
+    fetches = True
+    thoughts = False
 
     def __init__(self, config: Config, workspace: Workspace, environ: Mapping[str, str]) -> None:
         self.asked_model = config.model
@@ -64,6 +69,38 @@ class GeminiCli:
         of that file to run in, so that `@name` in the prompt inlines it.
         """
         profile = self._correction if file else self._search
+        return _reply(await self._run_signed_in(profile, prompt, progress, file))
+
+    async def ground(self, query: str, how: Grounding, progress: Progress) -> Reply:
+        """Let the CLI make one search, which is a request of its own with no other tool.
+
+        What the model makes of it does not matter, nor if it fails in that.
+        """
+        if how.include_thoughts:
+            raise InvalidInput("`include_thoughts`: the gemini CLI does not tell them; `api` can.")
+        if how.model != "flash" and gemini_home.renamed(how.model):
+            raise InvalidInput(
+                f"`model`: the gemini CLI does not search with {how.model!r}. Give it a full name "
+                "such as gemini-2.5-flash; `api` knows this one."
+            )
+        name = f"grounded-{how.model}-{how.thinking}"
+        profile = Profile(name, (SEARCH_TOOL,), how.model, how.thinking)
+        prompt = prompts.fill("grounded-prompt", query=query, mark=secrets.token_hex(4))
+        finished = await self._run_signed_in(profile, prompt, progress, searched=True)
+        reply = _reply(finished)
+        searcher = finished.transcript.other_model(reply.model)
+        return replace(reply, model=searcher if how.model == "flash" else how.model)
+
+    async def _run_signed_in(
+        self,
+        profile: Profile,
+        prompt: str,
+        progress: Progress,
+        file: Path | None = None,
+        *,
+        searched: bool = False,
+    ) -> _Finished:
+        """A run that did not fail; with `searched`, one that found something before it did."""
         binary = gemini_binary.find(self._config.cli_path, self._environ)
         progress("starting gemini")
         # Looked up for every call: whoever is told to sign in need not start us again.
@@ -74,8 +111,9 @@ class GeminiCli:
             cwd = file.parent if file else home.work
             finished = await self._run(binary, profile, home, cwd, prompt, progress)
             error = failure(finished.completed, finished.transcript, self._secrets)
-            if error is None:
-                return _reply(finished)
+            found = finished.record and any(search.sources for search in finished.record.searches)
+            if error is None or (searched and found):
+                return finished
             if finished.completed.exit_code != NO_SIGN_IN or way == ways[-1]:
                 raise error
             self._empty.add(way)

@@ -92,7 +92,7 @@ def failure(
             return TimedOut("gemini did not finish in time and was ended.", details=details)
         case "flood":
             return ExecutionFailed("gemini wrote without end and was ended.", details=details)
-        case "exited":
+        case "exited" | "finished":
             pass
     if completed.exit_code != 0 or as_object(transcript.result).get("status") == "error":
         said = redact(_said(transcript), secrets)

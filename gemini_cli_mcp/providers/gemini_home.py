@@ -17,6 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from gemini_cli_mcp import prompts
+from gemini_cli_mcp.models import THINKING_TOKENS, Thinking
 from gemini_cli_mcp.workspace import Workspace
 
 _SECRETS = ("*_KEY", "*_TOKEN", "*_TOKENS", "*_SECRET", "*PASSWORD*", "*CREDENTIALS*")
@@ -27,11 +28,12 @@ _MAX_TURNS = 50
 
 @dataclass(frozen=True)
 class Profile:
-    """A kind of run: which tools it has and which model."""
+    """A kind of run: which tools it has, which model, and how much its searches think."""
 
     name: str
     tools: tuple[str, ...]
     model: str | None
+    thinking: Thinking | None = None
 
 
 @dataclass(frozen=True)
@@ -113,20 +115,21 @@ class Home:
 def _withheld(name: str, value: str) -> bool:
     if _is_its_own(name):
         return not value  # an empty one would hide the one in a linked .env
-    return _is_secret(name)
+    return is_secret(name)
 
 
 def _is_its_own(name: str) -> bool:
     return name.upper() == "GEMINI_API_KEY" or name.upper().startswith("GOOGLE_")
 
 
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name holds what nobody else should see."""
     return any(fnmatchcase(name.upper(), pattern) for pattern in _SECRETS)
 
 
 def secrets(environ: Mapping[str, str]) -> list[str]:
     """The values that must not be shown to anybody, whatever the CLI says."""
-    return [value for name, value in environ.items() if _is_secret(name) and len(value) >= 6]
+    return [value for name, value in environ.items() if is_secret(name) and len(value) >= 6]
 
 
 def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn) -> Home:
@@ -196,15 +199,28 @@ def _settings(profile: Profile, sign_in: SignIn) -> dict[str, object]:
     }
     if sign_in.auth_type:
         settings["security"] = {"auth": {"selectedType": sign_in.auth_type}}
-    if profile.model and not _renamed(profile.model):
-        settings["modelConfigs"] = {
-            "customAliases": {
-                "web-search": _alias(profile.model, {"tools": [{"googleSearch": {}}]}),
-                "web-fetch": _alias(profile.model, {"tools": [{"urlContext": {}}]}),
-                "web-fetch-fallback": _alias(profile.model, {}),
-            }
+    thinking = _thinking_config(profile.model, profile.thinking) if profile.thinking else {}
+    models: dict[str, object] = {}
+    if profile.model and not renamed(profile.model):
+        models["customAliases"] = {
+            "web-search": _alias(profile.model, {"tools": [{"googleSearch": {}}], **thinking}),
+            "web-fetch": _alias(profile.model, {"tools": [{"urlContext": {}}]}),
+            "web-fetch-fallback": _alias(profile.model, {}),
         }
+    elif thinking:
+        override = {"generateContentConfig": thinking}
+        models["customOverrides"] = [{"match": {"model": "web-search"}, "modelConfig": override}]
+    if models:
+        settings["modelConfigs"] = models
     return settings
+
+
+def _thinking_config(model: str | None, thinking: Thinking) -> dict[str, object]:
+    """In the words of the model's generation: 2.5 counts tokens, later ones know levels."""
+    if model and model.startswith("gemini-2.5"):
+        return {"thinkingConfig": {"thinkingBudget": THINKING_TOKENS[thinking]}}
+    level = "MINIMAL" if thinking == "off" else thinking.upper()
+    return {"thinkingConfig": {"thinkingLevel": level}}
 
 
 def _alias(model: str, config: dict[str, object]) -> dict[str, object]:
@@ -216,7 +232,7 @@ def _alias(model: str, config: dict[str, object]) -> dict[str, object]:
     return {"extends": "base", "modelConfig": {"model": model, "generateContentConfig": config}}
 
 
-def _renamed(model: str) -> bool:
+def renamed(model: str) -> bool:
     """Whether the CLI puts another model in the place of this name.
 
     Then an alias to it would lose its `tools`: the search would silently not search

@@ -70,26 +70,26 @@ def _messages(path: Path) -> Iterator[Object]:
 
 def _search(call: Object) -> Search:
     query = str(as_object(call.get("args")).get("query", ""))
-    error, sources = _outcome(call)
-    return Search(query, error, sources)
+    error, sources, said = _outcome(call)
+    return Search(query, error, sources, said.partition("\n\n")[2].strip() if sources else "")
 
 
 def _fetch(call: Object) -> Fetch:
     asked = pages_asked(as_object(call.get("args")))
-    error, pages = _outcome(call)
+    error, pages, _ = _outcome(call)
     if error is None and not pages and len(asked) == 1:
         pages = (Source(asked[0], ""),)  # of several it does not say which were read
     return Fetch(error, pages)
 
 
-def _outcome(call: Object) -> tuple[str | None, tuple[Source, ...]]:
-    """Why a call failed, or the sources that its output lists."""
+def _outcome(call: Object) -> tuple[str | None, tuple[Source, ...], str]:
+    """Why a call failed, or the sources that its output lists, and the text before them."""
     output = ""
     for part in map(as_object, as_list(call.get("result"))):
         response = as_object(as_object(part.get("functionResponse")).get("response"))
         output += str(response.get("output") or response.get("error") or "")
     if call.get("status") != "success":
-        return output or UNFINISHED, ()
-    _, heading, listed = output.rpartition("\n\nSources:\n")
+        return output or UNFINISHED, (), ""
+    said, heading, listed = output.rpartition("\n\nSources:\n")
     sources = _SOURCE.findall(listed) if heading else []
-    return None, tuple(Source(url, title) for title, url in sources)
+    return None, tuple(Source(url, title) for title, url in sources), said

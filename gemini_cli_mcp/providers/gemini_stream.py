@@ -78,6 +78,11 @@ class Transcript:
         tokens = {name: _count(as_object(stats), "total_tokens") for name, stats in models.items()}
         return max(tokens, key=lambda name: tokens[name], default=None)
 
+    def other_model(self, model: str | None) -> str | None:
+        """The search helper's model, if it is not the one that wrote."""
+        models = as_object(self._stats().get("models"))
+        return next((name for name in models if name != model), model)
+
     def _stats(self) -> Object:
         return as_object(as_object(self.result).get("stats"))
 

@@ -6,7 +6,7 @@ Cycles end early where another one could not help.
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -15,10 +15,11 @@ import anyio
 import anyio.to_thread
 import tenacity
 
-from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, RateLimited
+from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, PermissionDenied, RateLimited
 from gemini_cli_mcp.models import Object, Progress, Provider, Reply, Usage, as_list, as_object
 from gemini_cli_mcp.research.correction import correct, overlap
 from gemini_cli_mcp.research.evidence import Ledger
+from gemini_cli_mcp.research.fallback import first_of
 from gemini_cli_mcp.research.json_finder import Found, find
 from gemini_cli_mcp.workspace import Workspace
 
@@ -57,6 +58,8 @@ class Answer:
     """The model's object, validated, and the story of how we came by it."""
 
     object: Object
+    provider: Provider
+    """Who answered."""
     reply: Reply
     """Of the main run, whose records are the evidence."""
     correction: Correction
@@ -65,6 +68,8 @@ class Answer:
     cycles: int = 1
     usage: Usage | None = None
     """Of all runs that answered."""
+    fallback: tuple[Object, ...] = ()
+    """Which providers failed before, and why."""
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -103,39 +108,48 @@ class Answer:
 
 
 class Desk:
-    """Where prompts go out to one provider and validated answers come back."""
+    """Where prompts go out to the providers and validated answers come back."""
 
     def __init__(
         self,
-        provider: Provider,
+        providers: Sequence[Provider],
         workspace: Workspace,
         *,
         max_cycles: int,
         sleep: Sleep = anyio.sleep,
     ) -> None:
-        self.provider = provider
+        self.providers = providers
         self._workspace = workspace
         self._max_cycles = max_cycles
-        self._sleep = sleep
+        self.sleep = sleep
 
     async def ask(self, prompt: str, progress: Progress) -> Answer:
+        """The answer of the first provider that has one."""
+        answer, failed = await first_of(
+            self.providers, lambda provider: self._cycles(provider, prompt, progress)
+        )
+        return replace(answer, fallback=tuple(failed))
+
+    async def _cycles(self, provider: Provider, prompt: str, progress: Progress) -> Answer:
         """Cycle until there is an answer, or until another cycle would not help."""
         usages: list[Usage] = []
         cycles = 0
         try:
             async for attempt in tenacity.AsyncRetrying(
                 stop=tenacity.stop_after_attempt(self._max_cycles),
-                retry=tenacity.retry_if_exception(_worth_another_cycle),
+                retry=tenacity.retry_if_exception(worth_another_try),
                 wait=_wait,
-                sleep=self._sleep,
+                sleep=self.sleep,
                 before_sleep=_log_retry,
                 reraise=True,
             ):
                 cycles += 1
                 with attempt:
-                    answer = await self._cycle(prompt, progress, usages)
+                    answer = await self._cycle(provider, prompt, progress, usages)
                     usage = sum(usages, start=Usage()) if usages else None
                     return replace(answer, cycles=cycles, usage=usage)
+        except PermissionDenied:
+            raise
         except ExecutionFailed as error:
             raise ExecutionFailed(
                 "All retry and correction attempts were exhausted "
@@ -144,25 +158,30 @@ class Desk:
             ) from None
         raise AssertionError("tenacity returns or raises")
 
-    async def _cycle(self, prompt: str, progress: Progress, usages: list[Usage]) -> Answer:
-        reply = await self.provider.ask(prompt, progress)
+    async def _cycle(
+        self, provider: Provider, prompt: str, progress: Progress, usages: list[Usage]
+    ) -> Answer:
+        reply = await provider.ask(prompt, progress)
         usages += [reply.usage] if reply.usage else []
         found = await _found(reply)
         if found:
             kind: Correction = "repaired" if found.repaired else "none"
-            return Answer(_successful(found.object), reply, kind, found.truncated, None)
+            return Answer(_successful(found.object), provider, reply, kind, found.truncated, None)
         progress("the answer is not valid JSON: correcting it")
-        found = await self._corrected(reply.text, progress, usages)
+        found = await self._corrected(provider, reply.text, progress, usages)
         known = overlap(str(found.object.get("report", "")), reply.text)
         if known < TRUSTED_OVERLAP:
             logger.warning("Only %.0f %% of a correction's words stand in its source", 100 * known)
+        overlapping = round(known, 2)
         return Answer(
-            _successful(found.object), reply, "corrected", found.truncated, round(known, 2)
+            _successful(found.object), provider, reply, "corrected", found.truncated, overlapping
         )
 
-    async def _corrected(self, invalid: str, progress: Progress, usages: list[Usage]) -> Found:
+    async def _corrected(
+        self, provider: Provider, invalid: str, progress: Progress, usages: list[Usage]
+    ) -> Found:
         try:
-            reply = await correct(self.provider, self._workspace, invalid, progress)
+            reply = await correct(provider, self._workspace, invalid, progress)
         except GeminiMcpError as error:
             logger.error("JSON correction failed: %s", error.message)
             raise
@@ -202,11 +221,12 @@ def _successful(answer: Object) -> Object:
     raise ExecutionFailed(f"The model could not do the research: {said[:500]}")
 
 
-def _worth_another_cycle(error: BaseException) -> bool:
+def worth_another_try(error: BaseException) -> bool:
+    """Whether the failure may pass, and there is time to wait for that."""
     if isinstance(error, RateLimited):
         left = anyio.current_effective_deadline() - anyio.current_time()
         return (error.retry_after_s or 0) < left
-    return isinstance(error, ExecutionFailed)
+    return isinstance(error, ExecutionFailed) and error.retryable
 
 
 def _wait(state: tenacity.RetryCallState) -> float:

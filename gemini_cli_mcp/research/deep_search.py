@@ -100,7 +100,7 @@ class DeepSearch:
             raise LookupError("there is no report yet")
         answers = [round_.answer for round_ in self.rounds if round_.answer]
         metadata: Object = {
-            **common(self._desk.provider, self.question, self._started, answers),
+            **common(self.question, self._started, answers),
             "iterations": len(self.rounds),
             "rounds": [round_.as_dict() for round_ in self.rounds],
             "stop_reason": self.stop_reason,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from gemini_cli_mcp.models import Evidence, Object, Provider, Usage
+from gemini_cli_mcp.models import Evidence, Object, Usage
 from gemini_cli_mcp.research.answer import Answer
 from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.text import redact, scrub
@@ -13,10 +13,11 @@ from gemini_cli_mcp.text import redact, scrub
 _WEAKEST_FIRST: tuple[Evidence, ...] = ("none", "events", "ledger")
 
 
-def common(provider: Provider, question: str, started: float, answers: Sequence[Answer]) -> Object:
+def common(question: str, started: float, answers: Sequence[Answer]) -> Object:
     """The metadata of a research that began at `started` and got these answers."""
     ledger = Ledger.of(*(answer.reply for answer in answers))
     evidence = min((answer.reply.evidence for answer in answers), key=_WEAKEST_FIRST.index)
+    provider = answers[-1].provider
     models = [answer.reply.model for answer in reversed(answers) if answer.reply.model]
     usages = [answer.usage for answer in answers if answer.usage]
     metadata: Object = {
@@ -31,6 +32,8 @@ def common(provider: Provider, question: str, started: float, answers: Sequence[
         "provider": provider.name,
         "usage": asdict(sum(usages, start=Usage())) if usages else None,
     }
+    if fallback := [item for answer in answers for item in answer.fallback]:
+        metadata["fallback"] = fallback
     if ledger.every_search_failed:
         why = scrub(redact(ledger.errors[0]))[:300]
         metadata["note"] = f"Every web search failed, so the text is from the model's memory: {why}"

@@ -23,7 +23,7 @@ async def search(desk: Desk, query: object, *, timeout: float, progress: Progres
     except TimeoutError:
         raise TimedOut(f"There was no answer within {timeout:g} s.") from None
     metadata: Object = {
-        **common(desk.provider, question, started, [answer]),
+        **common(question, started, [answer]),
         "citations": checked.citations,
         "cycles": answer.cycles,
         "correction": answer.correction,

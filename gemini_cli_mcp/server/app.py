@@ -24,9 +24,9 @@ from pydantic import ConfigDict
 
 from gemini_cli_mcp import __version__
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import InvalidInput
+from gemini_cli_mcp.errors import GeminiMcpError, InvalidInput, failure_result
 from gemini_cli_mcp.jobs import Done, Job, Jobs
-from gemini_cli_mcp.models import Object
+from gemini_cli_mcp.models import Object, Progress
 from gemini_cli_mcp.news import News, Tell
 from gemini_cli_mcp.server import declarations, reports
 from gemini_cli_mcp.server.calls import Calls
@@ -81,6 +81,15 @@ class Server(MCPServer[None]):
                     parameters=declarations.search_parameters(),
                 ),
                 _tool(
+                    self._grounded_search,
+                    name="grounded_search",
+                    title="One grounded Google search",
+                    description=declarations.GROUNDED_SEARCH_DESCRIPTION,
+                    parameters=declarations.grounded_search_parameters(
+                        config.grounded_model, config.grounded_thinking
+                    ),
+                ),
+                _tool(
                     self._deep_search,
                     name="deep_search",
                     title="Deep research in verified rounds",
@@ -128,21 +137,39 @@ class Server(MCPServer[None]):
     # Tools
 
     async def _search(self, arguments: Object, context: _Context) -> CallToolResult:
-        news = News()
-
-        async def work() -> Object:
+        async def work(progress: Progress) -> Object:
             from gemini_cli_mcp.research.search import search
 
             query, timeout = arguments.get("query"), self._config.timeout
-            found = await search(self._desk, query, timeout=timeout, progress=news.add)
+            found = await search(self._desk, query, timeout=timeout, progress=progress)
             if tokens(found) <= LARGEST:
                 return found
             return page(found, self._running_jobs.keep(OWNER, found).id, 0)
 
+        return await self._followed(work, context)
+
+    async def _grounded_search(self, arguments: Object, context: _Context) -> CallToolResult:
+        async def work(progress: Progress) -> Object:
+            from gemini_cli_mcp.research.grounded import failure_text, grounded_search
+
+            names = ("query", "model", "thinking", "include_thoughts")
+            asked = [arguments.get(name) for name in names]
+            try:
+                return await grounded_search(self._desk, self._config, *asked, progress=progress)
+            except GeminiMcpError as error:
+                return {**failure_result(error), "result": failure_text(error)}
+
+        return await self._followed(work, context)
+
+    async def _followed(
+        self, work: Callable[[Progress], Awaitable[Object]], context: _Context
+    ) -> CallToolResult:
+        """Work to its end and tell how it goes."""
+        news = News()
         answer = CallToolResult(content=[])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(news.follow, _teller(context))
-            answer = await self._calls.answer(work)
+            answer = await self._calls.answer(lambda: work(news.add))
             news.end()
         return answer
 
@@ -194,11 +221,11 @@ class Server(MCPServer[None]):
     @cached_property
     def _desk(self) -> "Desk":
         # Late: the handshake does not need what a search needs.
-        from gemini_cli_mcp.providers.gemini_cli import GeminiCli
+        from gemini_cli_mcp.providers.choice import chosen
         from gemini_cli_mcp.research.answer import Desk
 
-        provider = GeminiCli(self._config, self._workspace, self._environ)
-        return Desk(provider, self._workspace, max_cycles=self._config.max_cycles)
+        providers = chosen(self._config, self._workspace, self._environ)
+        return Desk(providers, self._workspace, max_cycles=self._config.max_cycles)
 
     @property
     def _running_jobs(self) -> Jobs:

@@ -1,0 +1,74 @@
+"""Providers in order: where one fails, the next one gets its turn, and the result says so."""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import anyio
+
+from gemini_cli_mcp.errors import (
+    Cancelled,
+    CliNotFound,
+    ConfigError,
+    GeminiMcpError,
+    InvalidInput,
+    NoProvider,
+    NotSignedIn,
+    PermissionDenied,
+    TimedOut,
+)
+from gemini_cli_mcp.models import Object, Provider
+
+logger = logging.getLogger(__name__)
+
+FINAL = (InvalidInput, ConfigError, PermissionDenied, Cancelled)
+"""Failures that are the caller's to mend: another provider must not hide them."""
+UNUSABLE = (CliNotFound, NotSignedIn, NoProvider)
+"""Failures of a provider that never came to try."""
+
+T = TypeVar("T")
+
+
+async def first_of(
+    providers: Sequence[Provider], attempt: Callable[[Provider], Awaitable[T]]
+) -> tuple[T, list[Object]]:
+    """What the first provider that could gave, and why those before it could not."""
+    failed: list[tuple[Provider, GeminiMcpError]] = []
+    for left, provider in zip(reversed(range(len(providers))), providers, strict=True):
+        try:
+            async with _share_of_time(left):
+                return await attempt(provider), [_told(*item) for item in failed]
+        except FINAL:
+            raise
+        except GeminiMcpError as error:
+            if len(providers) == 1:
+                raise
+            logger.warning("%s failed (%s: %s)", provider.name, error.code, error.message)
+            failed.append((provider, error))
+    tried = [error for _, error in failed if not isinstance(error, UNUSABLE)]
+    if tried:
+        raise tried[-1]
+    raise NoProvider(
+        "None of the providers can be used: "
+        + "; ".join(f"{provider.name}: {error.message}" for provider, error in failed),
+        hint=" ".join(f"{provider.name}: {error.next_step}" for provider, error in failed),
+    )
+
+
+@asynccontextmanager
+async def _share_of_time(left: int) -> AsyncGenerator[None]:
+    """Half of the time that is left, so that one that hangs leaves some to those behind it."""
+    seconds = anyio.current_effective_deadline() - anyio.current_time()
+    if not left or seconds == float("inf"):
+        yield
+        return
+    with anyio.move_on_after(seconds / 2) as scope:
+        yield
+        return
+    if scope.cancelled_caught:
+        raise TimedOut(f"There was no answer within {seconds / 2:.0f} s.")
+
+
+def _told(provider: Provider, error: GeminiMcpError) -> Object:
+    return {"provider": provider.name, "code": error.code, "message": error.message}

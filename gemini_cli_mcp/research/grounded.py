@@ -1,0 +1,179 @@
+"""`grounded_search`: the answer of a dedicated search, never the model's memory.
+
+What is returned is what the search itself said and found. Without sources there is no answer:
+the search is asked for once more, then it is NOT_GROUNDED.
+"""
+
+import logging
+import re
+import time
+from dataclasses import asdict
+
+import anyio
+import tenacity
+
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.errors import (
+    ExecutionFailed,
+    GeminiMcpError,
+    InvalidInput,
+    NoProvider,
+    NotGrounded,
+    NotSignedIn,
+    RateLimited,
+    TimedOut,
+)
+from gemini_cli_mcp.models import Grounding, Object, Progress, Provider, Reply, Search, Source
+from gemini_cli_mcp.research.answer import Desk, worth_another_try
+from gemini_cli_mcp.research.evidence import Ledger, domain_of
+from gemini_cli_mcp.research.fallback import first_of
+from gemini_cli_mcp.research.question import checked_query, type_name
+
+logger = logging.getLogger(__name__)
+
+WAITS = (1.0, 2.0, 4.0)
+"""Seconds between the attempts of one provider."""
+THINKING = ("off", "low", "medium", "high")
+
+_MODEL = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}")
+
+
+async def grounded_search(
+    desk: Desk,
+    config: Config,
+    query: object,
+    model: object = None,
+    thinking: object = None,
+    include_thoughts: object = None,
+    *,
+    progress: Progress,
+) -> Object:
+    """Search and return the success result; failures are raised."""
+    question = checked_query(query)
+    how = _checked(config, model, thinking, include_thoughts)
+    started = time.monotonic()
+
+    async def attempt(provider: Provider) -> tuple[Provider, Reply]:
+        return provider, await _grounded(desk, provider, question, how, progress)
+
+    try:
+        with anyio.fail_after(config.timeout):
+            (provider, reply), failed = await first_of(desk.providers, attempt)
+    except TimeoutError:
+        raise TimedOut(f"There was no answer within {config.timeout:g} s.") from None
+    # One search is asked for; of more, the marks in the text would not fit one list of sources.
+    found = next(search for search in reply.searches if search.sources)
+    queries = [query or question for query in Ledger.of(reply).queries]
+    metadata: Object = {
+        "provider": provider.name,
+        "model": reply.model or how.model,
+        "thinking": how.thinking,
+        "duration_ms": round((time.monotonic() - started) * 1000),
+        "query": question,
+        "usage": asdict(reply.usage) if reply.usage else None,
+    }
+    if failed:
+        metadata["fallback"] = failed
+    result: Object = {
+        "success": True,
+        "result": _markdown(found, queries),
+        "sources": [
+            {
+                "title": source.title or domain_of(source),
+                "url": source.url,
+                "domain": domain_of(source),
+            }
+            for source in found.sources
+        ],
+        "search_queries": queries,
+        "metadata": metadata,
+    }
+    if reply.thoughts:
+        result["thoughts"] = reply.thoughts
+    if reply.suggestions:
+        result["search_suggestions"] = reply.suggestions
+    return result
+
+
+def failure_text(error: GeminiMcpError) -> str:
+    """The failure as Markdown that an agent can act on."""
+    heading = "Search Error"
+    if isinstance(error, NotSignedIn):
+        heading = "Authentication Error"
+    elif error.code in ("RATE_LIMITED", "QUOTA_EXHAUSTED"):
+        heading = "Rate Limited"
+    elif isinstance(error, NotGrounded):
+        heading = "No Results"
+    elif isinstance(error, NoProvider):
+        heading = "No Providers Available"
+    steps = [step for step in (error.next_step, _when(error)) if step]
+    steps.append("Use your own web search meanwhile, if you have one.")
+    return f"## {heading}\n\n{error.message}\n\n**To fix:**\n" + "".join(
+        f"- {step}\n" for step in steps
+    )
+
+
+def _when(error: GeminiMcpError) -> str:
+    if error.retry_after_s:
+        return f"Call again in {error.retry_after_s:.0f} s."
+    return "Call again." if error.retryable else ""
+
+
+def _checked(config: Config, model: object, thinking: object, thoughts: object) -> Grounding:
+    name = config.grounded_model if model is None else model
+    level = config.grounded_thinking if thinking is None else thinking
+    if not isinstance(name, str) or not _MODEL.fullmatch(name):
+        raise InvalidInput("`model` must be the name of a model.")
+    if level not in THINKING:
+        raise InvalidInput(f"`thinking` must be one of {', '.join(THINKING)}.")
+    if thoughts is not None and not isinstance(thoughts, bool):
+        raise InvalidInput(f"`include_thoughts` must be true or false, not {type_name(thoughts)}.")
+    return Grounding(name, level, bool(thoughts))
+
+
+async def _grounded(
+    desk: Desk, provider: Provider, question: str, how: Grounding, progress: Progress
+) -> Reply:
+    """A reply with sources; asked again after what will pass, and once if it did not search."""
+    ungrounded = 0
+    async for attempt in tenacity.AsyncRetrying(
+        stop=tenacity.stop_after_attempt(len(WAITS) + 1),
+        retry=tenacity.retry_if_exception(worth_another_try),
+        wait=_wait,
+        sleep=desk.sleep,
+        reraise=True,
+    ):
+        with attempt:
+            while True:
+                reply = await provider.ground(question, how, progress)
+                ledger = Ledger.of(reply)
+                if ledger.searched:
+                    return reply
+                if ledger.every_search_failed:
+                    raise ExecutionFailed(f"The web search failed: {ledger.errors[0][:300]}")
+                ungrounded += 1
+                if ungrounded > 1:
+                    raise NotGrounded("The model was asked twice, and no search found sources.")
+                progress("no search was made: asking again")
+    raise AssertionError("tenacity returns or raises")
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, RateLimited) and error.retry_after_s is not None:
+        return error.retry_after_s
+    return WAITS[min(state.attempt_number, len(WAITS)) - 1]
+
+
+def _markdown(found: Search, queries: list[str]) -> str:
+    listed = [
+        f"- [{_title(source)}]({source.url}) ({domain_of(source)})" for source in found.sources
+    ]
+    asked = [f'- "{" ".join(query.split())}"' for query in queries]
+    parts = ["## Search Results", "", found.text, "", "### Sources", *listed, ""]
+    return "\n".join([*parts, "### Search Queries Used", *asked])
+
+
+def _title(source: Source) -> str:
+    title = source.title or domain_of(source) or source.url
+    return re.sub(r"([\[\]\\])", r"\\\1", " ".join(title.split()))
