@@ -63,6 +63,20 @@ def _grounded_search(config: Config, options: argparse.Namespace) -> int:
     )
 
 
+def _web_search(config: Config, options: argparse.Namespace) -> int:
+    from gemini_cli_mcp import terminal
+
+    return terminal.web_search(
+        config,
+        os.environ,
+        options.query,
+        engine=options.engine,
+        recency=options.recency,
+        count=options.count,
+        as_json=options.json,
+    )
+
+
 def _login(config: Config, options: argparse.Namespace) -> int:
     from gemini_cli_mcp import terminal
 
@@ -122,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     grounded.add_argument("--include-thoughts", action="store_true", help="where the provider can")
     grounded.add_argument("--json", action="store_true", help="print the structured result")
     grounded.set_defaults(command=_grounded_search)
+    web = commands.add_parser("web-search", help="list pages of the web")
+    web.add_argument("query", metavar="QUERY")
+    web.add_argument("--engine", help="one of the engines of GEMINI_MCP_WEB_SEARCH")
+    web.add_argument("--recency", choices=["oneDay", "oneWeek", "oneMonth", "oneYear", "noLimit"])
+    web.add_argument("--count", type=int, metavar="N", help="hits at most, 1 to 50")
+    web.add_argument("--json", action="store_true", help="print the structured result")
+    web.set_defaults(command=_web_search)
     login = commands.add_parser("login", help="sign in with the official CLI, in this terminal")
     login.add_argument("provider", choices=["gemini", "antigravity"])
     login.set_defaults(command=_login)

@@ -6,12 +6,15 @@ the answer of the call that needs it.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from gemini_cli_mcp import engines
+from gemini_cli_mcp.engines import Engines
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.models import Thinking
 
@@ -95,6 +98,11 @@ class Config(BaseModel):
         description="Cycles (a run and, if needed, its correction) of one search or round; 1 s, "
         "2 s, then 5 s stand between them",
     )
+    web_search: Path | None = Field(
+        None,
+        title="GEMINI_MCP_WEB_SEARCH",
+        description="File with the engines of web_search; unset: one engine, `google`",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO",
         title="GEMINI_MCP_LOG_LEVEL",
@@ -137,6 +145,13 @@ class Config(BaseModel):
             raise ValueError("should be a folder, or a path where one can be created")
         return value
 
+    @cached_property
+    def engines(self) -> Engines:
+        """What web_search can be asked to use."""
+        if self.web_search:
+            return engines.load(self.web_search.expanduser())
+        return engines.without_file(self.providers[0], self.grounded_model)
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Config":
         """The configuration that `environ` holds; ConfigError names every wrong variable."""
@@ -147,7 +162,9 @@ class Config(BaseModel):
             if environ.get(variable, "").strip()
         }
         try:
-            return cls.model_validate(given)
+            config = cls.model_validate(given)
+            _ = config.engines  # a bad file stops the start too
+            return config  # noqa: TRY300 - inside, so that both are checked
         except ValidationError as error:
             problems = (
                 f"{variables[name]}={given[name]!r}: {_takes(item['msg'])}"

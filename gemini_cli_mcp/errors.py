@@ -7,6 +7,8 @@ GeminiMcpError
 ├── RateLimited       RATE_LIMITED     waiting `retry_after_s` will help
 ├── TimedOut          TIMEOUT          a deadline passed
 ├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer could not be used
+├── NoResults         NO_RESULTS       the search worked and found nothing
+├── EngineFailed      ENGINE_ERROR     a web_search engine failed
 ├── NotGrounded       NOT_GROUNDED     there is an answer, but no search behind it
 ├── NoProvider        NO_PROVIDER      none of the providers can be used
 ├── Cancelled         CANCELLED        the caller stopped it before there was a result
@@ -129,6 +131,21 @@ class PermissionDenied(ExecutionFailed):
 
     retryable = False
     hint = "Ask for something that needs a web search only."
+
+
+class NoResults(GeminiMcpError):
+    """The search worked and found nothing."""
+
+    code = "NO_RESULTS"
+    hint = "Use other words, a wider `recency`, or another engine."
+
+
+class EngineFailed(GeminiMcpError):
+    """An engine of web_search failed."""
+
+    code = "ENGINE_ERROR"
+    retryable = True
+    hint = "Try again, or choose another engine."
 
 
 class NotGrounded(GeminiMcpError):

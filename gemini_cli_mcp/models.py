@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -35,6 +36,17 @@ class Source:
 
     url: str
     title: str
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One result of a web search, as its engine gives it."""
+
+    title: str
+    url: str
+    source: str
+    date: str | None = None
+    snippet: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,8 @@ class Grounding:
     model: str
     thinking: Thinking = "low"
     include_thoughts: bool = False
+    since: datetime | None = None
+    """Only pages from then on, where the provider has such a filter."""
 
 
 class Provider(Protocol):

@@ -29,6 +29,7 @@ from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.grounded import grounded_search as ground
 from gemini_cli_mcp.research.rounds import SAID, Round
 from gemini_cli_mcp.research.search import search as research
+from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.text import one_line, scrub_all
 from gemini_cli_mcp.workspace import Workspace
 
@@ -69,6 +70,27 @@ def grounded_search(
         with _live(config, _Step()) as progress:
             asked = (query, model, thinking, include_thoughts)
             return await ground(desk, config, *asked, progress=progress)
+
+    return _show(_payload(config, environ, work), as_json=as_json)
+
+
+def web_search(
+    config: Config,
+    environ: Mapping[str, str],
+    query: str,
+    *,
+    engine: str | None,
+    recency: str | None,
+    count: int | None,
+    as_json: bool,
+) -> int:
+    """Run `web_search` and show its hits; the exit code."""
+
+    async def work(desk: Desk) -> Object:
+        with _live(config, _Step()) as progress:
+            engines = WebSearch(config, desk.workspace, environ)
+            found = await engines.search(query, engine, recency, count, progress=progress)
+            return found if as_json else {**found, "result": _listed(found)}
 
     return _show(_payload(config, environ, work), as_json=as_json)
 
@@ -294,6 +316,16 @@ def _show(payload: Object, *, as_json: bool, output: Path | None = None) -> int:
     return INTERRUPTED if as_object(clean.get("error")).get("code") == "CANCELLED" else code
 
 
+def _listed(found: Object) -> str:
+    """Hits as a person reads them."""
+    lines = [found["summary"], ""]
+    for number, hit in enumerate(found["hits"], 1):
+        lines.append(f"{number}. [{hit['title']}]({hit['url']}) ({hit['source']})")
+        if hit.get("snippet"):
+            lines.append(f"   {hit['snippet']}")
+    return "\n".join(lines)
+
+
 def _show_report(report: str) -> None:
     if sys.stdout and sys.stdout.isatty():
         Console().print(Markdown(report))
@@ -325,12 +357,11 @@ def _summary(result: Object) -> str:
     metadata = result["metadata"]
     queries = as_list(metadata.get("search_queries_used") or result.get("search_queries"))
     sources = as_list(metadata.get("sources_visited") or result.get("sources"))
-    parts = [
-        _counted(len(queries), "search", "es"),
-        _counted(len(sources), "source", "s"),
-        f"{metadata['duration_ms'] / 1000:.1f} s",
-        metadata["model"],
-    ]
+    counts = [_counted(len(queries), "search", "es"), _counted(len(sources), "source", "s")]
+    if "hits" in result:
+        counts = [f"engine {result['engine']}", _counted(len(result["hits"]), "hit", "s")]
+    model = metadata.get("model") or result["model"]
+    parts = [*counts, f"{metadata['duration_ms'] / 1000:.1f} s", model]
     if "verified" in result:
         verified = "verified" if result["verified"] else "not verified"
         parts = [verified, _counted(metadata["iterations"], "round", "s"), *parts]

@@ -13,6 +13,7 @@ QUERY = {"query": "What is the Model Context Protocol?"}
 CALLS = {
     "search": QUERY,
     "grounded_search": QUERY,
+    "web_search": QUERY,
     "deep_search": {**QUERY, "wait_seconds": 0},
     "deep_search_result": {},
     "deep_search_cancel": {},

@@ -24,6 +24,7 @@ REAL_CLI = ROOT / "tests/real-cli/node_modules/.bin/gemini"
 TOOLS = [
     "search",
     "grounded_search",
+    "web_search",
     "deep_search",
     "deep_search_result",
     "deep_search_cancel",

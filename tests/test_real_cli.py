@@ -503,7 +503,7 @@ async def test_the_real_cli_leaves_nothing(real: Stub, api: FakeApi, fault: str,
         del real.environ["GEMINI_MODEL"]
         api.failure, api.failing = error(404, "models/x is not found."), "search"
     if end == "timeout":
-        real.environ["GEMINI_MCP_TIMEOUT"] = "4"
+        real.environ["GEMINI_MCP_TIMEOUT"] = "10"  # the CLI must come to its fault before
     if end in ("client gone", "SIGTERM", "SIGKILL"):
         with start(real, *SEARCH_CALL) as server:
             await eventually(lambda: bool(descendants(server.pid)) and started(api, fault), 20)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.engines import OF_PROVIDER, Family
 from gemini_cli_mcp.models import Provider
 from gemini_cli_mcp.providers import antigravity_binary, gemini_binary
 from gemini_cli_mcp.workspace import Workspace
@@ -11,7 +12,9 @@ from gemini_cli_mcp.workspace import Workspace
 
 def chosen(config: Config, workspace: Workspace, environ: Mapping[str, str]) -> list[Provider]:
     """Each imported only if it is listed."""
-    return [_provider(name, config, workspace, environ) for name in config.providers]
+    secret = config.engines.key_variables - {"GEMINI_API_KEY"}
+    given = {name: value for name, value in environ.items() if name not in secret}
+    return [of_family(OF_PROVIDER[name], config, workspace, given) for name in config.providers]
 
 
 def find_binary(provider: str, config: Config, environ: Mapping[str, str]) -> Path:
@@ -21,11 +24,12 @@ def find_binary(provider: str, config: Config, environ: Mapping[str, str]) -> Pa
     return gemini_binary.find(config.cli_path, environ).path
 
 
-def _provider(
-    name: str, config: Config, workspace: Workspace, environ: Mapping[str, str]
+def of_family(
+    family: Family, config: Config, workspace: Workspace, environ: Mapping[str, str]
 ) -> Provider:
-    match name:
-        case "api":
+    """The provider of a family, with this environment."""
+    match family:
+        case "gemini-api":
             from gemini_cli_mcp.providers.gemini_api import GeminiApi
 
             return GeminiApi(config, environ)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,10 @@ class GeminiApi:
         progress("searching")
         model = _latest(how.model)
         thinking = {**_thinking(model, how.thinking), "include_thoughts": how.include_thoughts}
-        config: Object = {"tools": [{"google_search": {}}], "thinking_config": thinking}
+        search: Object = {}
+        if how.since:
+            search["time_range_filter"] = {"start_time": how.since, "end_time": datetime.now(UTC)}
+        config: Object = {"tools": [{"google_search": search}], "thinking_config": thinking}
         return await self._generate(model, query, config)
 
     async def _generate(

@@ -6,7 +6,7 @@ Cycles end early where another one could not help.
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -15,12 +15,13 @@ import anyio
 import anyio.to_thread
 import tenacity
 
-from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, PermissionDenied, RateLimited
+from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, PermissionDenied
 from gemini_cli_mcp.models import Object, Progress, Provider, Reply, Usage, as_list, as_object
 from gemini_cli_mcp.research.correction import correct, overlap
 from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.research.fallback import first_of
 from gemini_cli_mcp.research.json_finder import Found, find
+from gemini_cli_mcp.research.patience import Sleep, wait_after, worth_another_try
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,6 @@ SCHEMA: dict[str, Any] = {
 _VERIFIED = re.compile(r"[,{]\s*\"verified\"\s*:\s*(true|false)\b")
 _OBJECT = re.compile(r"\{\s*[\"'\u201c]?success\b")
 
-Sleep = Callable[[float], Awaitable[None]]
 Correction = Literal["none", "repaired", "corrected"]
 
 
@@ -119,7 +119,7 @@ class Desk:
         sleep: Sleep = anyio.sleep,
     ) -> None:
         self.providers = providers
-        self._workspace = workspace
+        self.workspace = workspace
         self._max_cycles = max_cycles
         self.sleep = sleep
 
@@ -138,7 +138,7 @@ class Desk:
             async for attempt in tenacity.AsyncRetrying(
                 stop=tenacity.stop_after_attempt(self._max_cycles),
                 retry=tenacity.retry_if_exception(worth_another_try),
-                wait=_wait,
+                wait=lambda state: wait_after(state, WAITS),
                 sleep=self.sleep,
                 before_sleep=_log_retry,
                 reraise=True,
@@ -181,7 +181,7 @@ class Desk:
         self, provider: Provider, invalid: str, progress: Progress, usages: list[Usage]
     ) -> Found:
         try:
-            reply = await correct(provider, self._workspace, invalid, progress)
+            reply = await correct(provider, self.workspace, invalid, progress)
         except GeminiMcpError as error:
             logger.error("JSON correction failed: %s", error.message)
             raise
@@ -219,21 +219,6 @@ def _successful(answer: Object) -> Object:
         return answer
     said = str(answer.get("error") or answer.get("report") or "it gave no reason").strip()
     raise ExecutionFailed(f"The model could not do the research: {said[:500]}")
-
-
-def worth_another_try(error: BaseException) -> bool:
-    """Whether the failure may pass, and there is time to wait for that."""
-    if isinstance(error, RateLimited):
-        left = anyio.current_effective_deadline() - anyio.current_time()
-        return (error.retry_after_s or 0) < left
-    return isinstance(error, ExecutionFailed) and error.retryable
-
-
-def _wait(state: tenacity.RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, RateLimited) and error.retry_after_s is not None:
-        return error.retry_after_s
-    return WAITS[min(state.attempt_number, len(WAITS)) - 1]
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:

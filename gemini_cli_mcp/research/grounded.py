@@ -10,7 +10,6 @@ import time
 from dataclasses import asdict
 
 import anyio
-import tenacity
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import (
@@ -20,19 +19,17 @@ from gemini_cli_mcp.errors import (
     NoProvider,
     NotGrounded,
     NotSignedIn,
-    RateLimited,
     TimedOut,
 )
 from gemini_cli_mcp.models import Grounding, Object, Progress, Provider, Reply, Search, Source
-from gemini_cli_mcp.research.answer import Desk, worth_another_try
+from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.evidence import Ledger, domain_of
 from gemini_cli_mcp.research.fallback import first_of
+from gemini_cli_mcp.research.patience import Sleep, patiently
 from gemini_cli_mcp.research.question import checked_query, type_name
 
 logger = logging.getLogger(__name__)
 
-WAITS = (1.0, 2.0, 4.0)
-"""Seconds between the attempts of one provider."""
 THINKING = ("off", "low", "medium", "high")
 
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}")
@@ -54,7 +51,7 @@ async def grounded_search(
     started = time.monotonic()
 
     async def attempt(provider: Provider) -> tuple[Provider, Reply]:
-        return provider, await _grounded(desk, provider, question, how, progress)
+        return provider, await grounded_reply(provider, question, how, progress, desk.sleep)
 
     try:
         with anyio.fail_after(config.timeout):
@@ -131,38 +128,27 @@ def _checked(config: Config, model: object, thinking: object, thoughts: object) 
     return Grounding(name, level, bool(thoughts))
 
 
-async def _grounded(
-    desk: Desk, provider: Provider, question: str, how: Grounding, progress: Progress
+async def grounded_reply(
+    provider: Provider, question: str, how: Grounding, progress: Progress, sleep: Sleep
 ) -> Reply:
     """A reply with sources; asked again after what will pass, and once if it did not search."""
     ungrounded = 0
-    async for attempt in tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(len(WAITS) + 1),
-        retry=tenacity.retry_if_exception(worth_another_try),
-        wait=_wait,
-        sleep=desk.sleep,
-        reraise=True,
-    ):
-        with attempt:
-            while True:
-                reply = await provider.ground(question, how, progress)
-                ledger = Ledger.of(reply)
-                if ledger.searched:
-                    return reply
-                if ledger.every_search_failed:
-                    raise ExecutionFailed(f"The web search failed: {ledger.errors[0][:300]}")
-                ungrounded += 1
-                if ungrounded > 1:
-                    raise NotGrounded("The model was asked twice, and no search found sources.")
-                progress("no search was made: asking again")
-    raise AssertionError("tenacity returns or raises")
 
+    async def attempt() -> Reply:
+        nonlocal ungrounded
+        while True:
+            reply = await provider.ground(question, how, progress)
+            ledger = Ledger.of(reply)
+            if ledger.searched:
+                return reply
+            if ledger.every_search_failed:
+                raise ExecutionFailed(f"The web search failed: {ledger.errors[0][:300]}")
+            ungrounded += 1
+            if ungrounded > 1:
+                raise NotGrounded("The model was asked twice, and no search found sources.")
+            progress("no search was made: asking again")
 
-def _wait(state: tenacity.RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, RateLimited) and error.retry_after_s is not None:
-        return error.retry_after_s
-    return WAITS[min(state.attempt_number, len(WAITS)) - 1]
+    return await patiently(attempt, sleep)
 
 
 def _markdown(found: Search, queries: list[str]) -> str:

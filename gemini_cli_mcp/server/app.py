@@ -36,6 +36,7 @@ from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:
     from gemini_cli_mcp.research.answer import Desk
+    from gemini_cli_mcp.research.web_search import WebSearch
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,13 @@ class Server(MCPServer[None]):
                     parameters=declarations.grounded_search_parameters(
                         config.grounded_model, config.grounded_thinking
                     ),
+                ),
+                _tool(
+                    self._web_search,
+                    name="web_search",
+                    title="Web search for links",
+                    description=declarations.WEB_SEARCH_DESCRIPTION,
+                    parameters=declarations.web_search_parameters(config.engines),
                 ),
                 _tool(
                     self._deep_search,
@@ -161,6 +169,13 @@ class Server(MCPServer[None]):
 
         return await self._followed(work, context)
 
+    async def _web_search(self, arguments: Object, context: _Context) -> CallToolResult:
+        async def work(progress: Progress) -> Object:
+            asked = [arguments.get(name) for name in ("query", "engine", "recency", "count")]
+            return await self._engines.search(*asked, progress=progress)
+
+        return await self._followed(work, context)
+
     async def _followed(
         self, work: Callable[[Progress], Awaitable[Object]], context: _Context
     ) -> CallToolResult:
@@ -226,6 +241,12 @@ class Server(MCPServer[None]):
 
         providers = chosen(self._config, self._workspace, self._environ)
         return Desk(providers, self._workspace, max_cycles=self._config.max_cycles)
+
+    @cached_property
+    def _engines(self) -> "WebSearch":
+        from gemini_cli_mcp.research.web_search import WebSearch
+
+        return WebSearch(self._config, self._workspace, self._environ)
 
     @property
     def _running_jobs(self) -> Jobs:

@@ -1,0 +1,148 @@
+"""GLM's web search (Zhipu, Z.ai): by its chat form, or by the plain search API. httpx2, no SDK."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gemini_cli_mcp.engines import Glm as Settings
+from gemini_cli_mcp.errors import (
+    EngineFailed,
+    GeminiMcpError,
+    NotSignedIn,
+    QuotaExhausted,
+    RateLimited,
+    TimedOut,
+)
+from gemini_cli_mcp.models import Hit, Object, as_list, as_object
+from gemini_cli_mcp.text import redact, scrub
+
+LONGEST_QUERY = 70
+"""Characters that the plain search API takes."""
+TIMEOUT = 60.0
+"""Seconds for one answer."""
+SIGN_IN = "Set ZAI_API_KEY, or the variable that the engine's account names, to a key of Z.ai."
+
+_NO_MONEY = {"1113"}
+_NO_KEY = {"1000", "1001", "1002", "1003", "1004"}
+_TOO_MANY = {"1302", "1303", "1305"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What GLM says and found."""
+
+    summary: str
+    hits: tuple[Hit, ...]
+    built: bool
+    """Whether the summary is made of the hits and not written by the model."""
+
+
+class Glm:
+    """The family `glm`, with one account."""
+
+    def __init__(self, settings: Settings, key: str | None) -> None:
+        self._settings = settings
+        self._key = key
+
+    async def search(self, model: str, query: str, recency: str, count: int) -> Found:
+        """Search; hits may be none."""
+        if not self._key:
+            raise NotSignedIn("There is no key for GLM.", hint=SIGN_IN)
+        if self._settings.form == "api":
+            answer = await self._post("web_search", self._api_request(query, recency, count))
+            hits = _hits(answer.get("search_result"))
+            lines = [f"- {hit.title}: {hit.snippet or ''}".rstrip(": ") for hit in hits]
+            return Found("\n".join(lines), hits, built=True)
+        request = self._chat_request(model, query, recency, count)
+        answer = await self._post("chat/completions", request)
+        choice = as_object(next(iter(as_list(answer.get("choices"))), None))
+        said = as_object(choice.get("message")).get("content")
+        return Found(str(said or "").strip(), _hits(answer.get("web_search")), built=False)
+
+    def _api_request(self, query: str, recency: str, count: int) -> Object:
+        return {
+            "search_query": query[:LONGEST_QUERY],
+            "search_engine": self._settings.search_engine,
+            "search_intent": False,
+            "count": count,
+            "search_recency_filter": recency,
+        }
+
+    def _chat_request(self, model: str, query: str, recency: str, count: int) -> Object:
+        tool = {
+            "enable": True,
+            "search_engine": self._settings.search_engine,
+            "search_query": query,
+            "search_result": True,
+            "search_recency_filter": recency,
+            "count": count,
+        }
+        return {
+            "model": model,
+            "messages": [{"role": "user", "content": query}],
+            "tools": [{"type": "web_search", "web_search": tool}],
+            "thinking": {"type": "disabled"},  # it only adds time to a search
+            "stream": False,
+        }
+
+    async def _post(self, path: str, body: Object) -> Object:
+        import httpx2  # late: most deployments have no such engine
+
+        url = f"{self._settings.base_url.rstrip('/')}/{path}"
+        try:
+            async with httpx2.AsyncClient(timeout=TIMEOUT) as client:
+                response = await client.post(
+                    url, json=body, headers={"Authorization": f"Bearer {self._key}"}
+                )
+                answer = as_object(_json(response))
+        except httpx2.TimeoutException:
+            raise TimedOut("GLM did not answer in time.") from None
+        except httpx2.HTTPError as error:
+            raise EngineFailed(f"GLM cannot be reached ({type(error).__name__}).") from None
+        if response.status_code != 200 or "error" in answer:
+            raise self._failure(response.status_code, as_object(answer.get("error")))
+        if not answer:
+            raise EngineFailed("GLM answered something that is no JSON object.")
+        return answer
+
+    def _failure(self, status: int, error: Object) -> GeminiMcpError:
+        """Its code and words are passed on: they say what to do."""
+        code = str(error.get("code") or "")
+        words = scrub(redact(str(error.get("message") or ""), [self._key or ""]))[:300]
+        said = f"GLM answered {status}" + (f", code {code}" if code else "")
+        said += f": {words}" if words else "."
+        if code in _NO_MONEY:
+            return QuotaExhausted(
+                said, hint="Top up the account at Z.ai, or choose another engine."
+            )
+        if status in (401, 403) or code in _NO_KEY:
+            return NotSignedIn(said, hint=SIGN_IN)
+        if status == 429 or code in _TOO_MANY:
+            return RateLimited(said)
+        return EngineFailed(said)
+
+
+def _json(response: Any) -> object:
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+def _hits(value: object) -> tuple[Hit, ...]:
+    # Its SDK types the list as one object; either is taken, and every field may be missing.
+    entries = as_list(value) or ([value] if isinstance(value, dict) else [])
+    return tuple(
+        Hit(
+            title=_text(entry, "title"),
+            url=_text(entry, "link"),
+            source=_text(entry, "media"),
+            date=_text(entry, "publish_date") or None,
+            snippet=_text(entry, "content") or None,
+        )
+        for entry in map(as_object, entries)
+    )
+
+
+def _text(entry: Object, name: str) -> str:
+    value = entry.get(name)
+    return value.strip() if isinstance(value, str) else ""
