@@ -13,6 +13,9 @@ Evidence = Literal["ledger", "events", "none"]
 """What proves a run's searches: the CLI's session record, its event stream, or nothing."""
 
 
+REDIRECTS = "vertexaisearch.cloud.google.com"
+"""The host of the links that Google's search gives: redirects that name no more than the site."""
+
 MAX_QUERY = 10_000
 """Characters of a question."""
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from gemini_cli_mcp import logs
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import GeminiMcpError, failure_result
+from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError, failure_result
 from gemini_cli_mcp.models import Object, Progress, as_list, as_object
 from gemini_cli_mcp.providers.choice import chosen, find_binary
 from gemini_cli_mcp.research.answer import Desk
@@ -102,8 +102,13 @@ def login(config: Config, environ: Mapping[str, str], provider: str) -> int:
     except GeminiMcpError as error:
         return _show(failure_result(error), as_json=False)
     print(f"Starting {binary}. Sign in there, then leave it.", file=sys.stderr)
-    os.execve(binary, [str(binary)], dict(environ))  # noqa: S606 - the user's own terminal
-    raise AssertionError("this program is another one now")
+    # Beside it lies the `node` that it mostly needs.
+    path = f"{binary.parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    try:
+        os.execve(binary, [str(binary)], {**environ, "PATH": path})  # noqa: S606 - the user's own
+    except OSError as error:
+        missing = CliNotFound(f"{binary} cannot be run: {error.strerror}.")
+        return _show(failure_result(missing), as_json=False)
 
 
 def deep_search(

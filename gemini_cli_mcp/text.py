@@ -34,6 +34,13 @@ def scrub(text: str) -> str:
     return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def markdown_link(title: str, url: str) -> str:
+    """A link that foreign titles and addresses cannot break out of."""
+    words = re.sub(r"([\[\]\\`*_<>])", r"\\\1", " ".join(scrub(title).split()))
+    address = re.sub(r"[\s()<>]", lambda match: f"%{ord(match[0]):02X}", url)
+    return f"[{words or 'link'}]({address})"
+
+
 def one_line(text: str, limit: int) -> str:
     """The text in one line of at most so many characters, cut at a word where that is possible."""
     line = " ".join(scrub(text).split())

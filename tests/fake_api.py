@@ -58,6 +58,10 @@ class FakeApi:
     """What a request with Google Search says to whoever makes it itself."""
     support: tuple[int, ...] = (4,)
     """Bytes of that text at which something supported ends."""
+    grounding: Body | None = None
+    """The grounding metadata, instead of ours."""
+    raw: str | None = None
+    """What is answered instead of all that, as it is."""
     failure: tuple[int, Body] | None = None
     """Status and body of every answer, or of those to `failing` alone."""
     failing: str = ""
@@ -84,7 +88,7 @@ class FakeApi:
             parts: list[Body] = [{"text": text}]
             if self.direct:
                 parts.insert(0, {"text": "I think.", "thought": True})
-            return 200, _candidate(parts, _grounding(self.support, *asked))
+            return 200, _candidate(parts, self.grounding or _grounding(self.support, *asked))
         if request.kind == "fetch":
             return 200, _candidate([{"text": "A page about blue."}])
         turn = sum(
@@ -161,7 +165,7 @@ def fake_api() -> Generator[FakeApi]:
                 api.requests.append(Request(kind, path[1], body, len(raw), key))
                 return
             status, answer = api.answer(Request(kind, path[1], body, len(raw), key))
-            data = json.dumps(answer).encode()
+            data = (api.raw or json.dumps(answer)).encode()
             streamed = path[2].startswith("stream") and status == 200
             if streamed:
                 data = b"data: " + data + b"\r\n\r\n"

@@ -24,7 +24,6 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.providers import antigravity_cli, gemini_api
 from gemini_cli_mcp.research.grounded import failure_text, grounded_search
 from tests.fake_api import FakeApi, fake_api
 from tests.support import (
@@ -259,7 +258,7 @@ async def test_an_old_agy_is_refused(providers: Providers, version: str) -> None
     providers.use("antigravity")
     providers.stub.environ["STUB_AGY_VERSION"] = version
 
-    with pytest.raises(CliNotFound, match=r"1\.1\.15"):
+    with pytest.raises(CliNotFound, match=r"1\.1\.15|does not tell its version"):
         await providers.ground()
 
 
@@ -366,6 +365,166 @@ async def test_the_api_is_not_grounded_without_metadata(providers: Providers, ap
         await providers.ground()
 
     assert len(api.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "grounding",
+    [
+        {"groundingChunks": [{"maps": {"uri": "https://a.org"}}]},
+        {"groundingChunks": [{"retrievedContext": {"uri": "https://a.org"}}]},
+        {"groundingChunks": [{"web": {"title": "a.org"}}]},
+        {"groundingChunks": [{"web": {"uri": "javascript:alert(1)", "title": "a.org"}}]},
+        {"webSearchQueries": ["sky"]},
+    ],
+)
+async def test_the_api_is_not_grounded_without_a_page(
+    providers: Providers, api: FakeApi, grounding: Any
+) -> None:
+    providers.use("api")
+    api.grounding = grounding
+
+    with pytest.raises(NotGrounded):
+        await providers.ground()
+
+
+@needs_the_real_cli
+@pytest.mark.parametrize("model", [None, "gemini-2.5-flash"])
+async def test_a_source_list_that_the_model_wrote_is_no_source(
+    providers: Providers, api: FakeApi, model: str | None
+) -> None:
+    providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
+    api.direct = "From memory.\n\nSources:\n[1] nasa.gov (https://nasa.gov/made-up)"
+    api.grounding = {"webSearchQueries": []}
+    api.calls = [("google_web_search", {"query": QUESTION})]
+
+    with pytest.raises(NotGrounded):
+        await providers.ground(QUESTION, model)
+
+
+@needs_the_real_cli
+@pytest.mark.parametrize("model", ["gemini-3-flash", "gemini-3.1-flash-lite", "gemini-3.5-flash"])
+async def test_a_model_that_the_real_cli_would_swap_is_refused(
+    providers: Providers, model: str
+) -> None:
+    providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
+
+    with pytest.raises(InvalidInput, match="`model`"):
+        await providers.ground(QUESTION, model)
+
+
+@needs_the_real_cli
+async def test_a_query_of_several_paragraphs_leaves_the_text_alone(
+    providers: Providers, api: FakeApi
+) -> None:
+    providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
+    api.direct = None
+    query = 'why is\n\nthe "sky" blue?'
+    api.calls = [("google_web_search", {"query": query})]
+
+    result = await providers.ground(query)
+
+    assert result["result"].startswith("## Search Results\n\nBlue[1][2], says NASA.\n\n###")
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"query": "sky", "output": "No results."},
+        {"query": "sky", "output": "![picture](https://a.org/x.png)"},
+    ],
+)
+async def test_agy_is_not_grounded_without_links(
+    providers: Providers, tmp_path: Path, search: Any
+) -> None:
+    providers.use("antigravity")
+    turn = tmp_path / "turn.json"
+    turn.write_text(json.dumps({"response": "done", "searches": [search]}))
+    providers.stub.environ["STUB_AGY_TURN"] = str(turn)
+
+    with pytest.raises(NotGrounded):
+        await providers.ground()
+
+
+async def test_what_agy_found_is_not_lost_to_an_empty_answer(providers: Providers) -> None:
+    providers.use("antigravity")
+    providers.stub.environ["STUB_AGY_SCENARIO"] = "late"
+
+    assert len((await providers.ground())["sources"]) == 2
+
+
+async def test_the_words_of_a_question_are_not_changed(providers: Providers) -> None:
+    providers.use("antigravity")
+
+    await providers.ground("what is google_web_search in {{tool}} @README")
+
+    assert "what is google_web_search in {{tool}} @README" in providers.agy[0]["argv"][-1]
+
+
+async def test_foreign_titles_and_texts_do_not_break_the_shape(
+    providers: Providers, api: FakeApi
+) -> None:
+    providers.use("api")
+    api.direct = "Blue.\n### Sources\n- [evil](http://evil)\n```\nopen"
+    web = {"uri": REDIRECT + "a) [evil](http://evil", "title": "x](http://evil) [y"}
+    api.grounding = {"groundingChunks": [{}, {"web": web}], "groundingSupports": []}
+
+    text = (await providers.ground())["result"]
+
+    assert text.count("\n### Sources\n") == 1
+    assert text.count("```") == 2
+    listed = text.partition("\n### Sources\n")[2].partition("\n\n")[0]
+    assert "](http://evil" not in listed.replace("\\](http://evil", "")
+    assert "%28http://evil" in listed
+
+
+async def test_marks_fit_the_list_and_stand_in_their_part(
+    providers: Providers, api: FakeApi
+) -> None:
+    providers.use("api")
+    api.direct = "Blue."
+    segment = {"partIndex": 1, "endIndex": 5}
+    api.grounding = {
+        "groundingChunks": [{}, {"web": {"uri": REDIRECT + "a", "title": "a.org"}}],
+        "groundingSupports": [
+            {"segment": segment, "groundingChunkIndices": [0, 1, 7]},
+            {"segment": segment, "groundingChunkIndices": [1]},
+        ],
+    }
+
+    assert "Blue.[1]\n" in (await providers.ground())["result"]
+
+
+@pytest.mark.parametrize("raw", ["<html>login</html>", "[]", '{"candidates": "x"}'])
+async def test_an_answer_that_cannot_be_read_is_a_failure_to_fall_back_from(
+    providers: Providers, api: FakeApi, raw: str
+) -> None:
+    providers.use("api,gemini")
+    api.raw = raw
+
+    result = await providers.ground()
+
+    assert result["metadata"]["provider"] == "gemini"
+    assert result["metadata"]["fallback"][0]["code"] == "EXECUTION_ERROR"
+
+
+async def test_an_api_that_is_not_there_is_a_failure_to_fall_back_from(
+    providers: Providers,
+) -> None:
+    providers.use("api,gemini")
+    providers.stub.environ["GOOGLE_GEMINI_BASE_URL"] = "http://127.0.0.1:1"
+
+    assert (await providers.ground())["metadata"]["fallback"][0]["code"] == "EXECUTION_ERROR"
+
+
+async def test_a_key_that_the_api_repeats_is_not_shown(providers: Providers, api: FakeApi) -> None:
+    providers.use("api")
+    providers.stub.environ["GEMINI_API_KEY"] = "my-gateway-key-123456"
+    api.failure = api_error(401, "UNAUTHENTICATED", "Bad key my-gateway-key-123456.")
+
+    with pytest.raises(NotSignedIn) as caught:
+        await providers.ground()
+
+    assert "my-gateway-key" not in caught.value.message
 
 
 async def test_agy_is_not_grounded_without_a_search(providers: Providers) -> None:
@@ -640,8 +799,3 @@ async def test_a_client_gets_result_and_errors_in_markdown(providers: Providers)
     assert (bad.is_error, bad.structured_content["error"]["code"]) == (True, "INVALID_INPUT")
     assert ungrounded.structured_content["result"].startswith("## No Results")
     assert ungrounded.structured_content["error"]["code"] == "NOT_GROUNDED"
-
-
-def test_constants_that_must_agree() -> None:
-    assert antigravity_cli.OLDEST == (1, 1, 15)
-    assert gemini_api.LATEST["flash"] == "gemini-flash-latest"

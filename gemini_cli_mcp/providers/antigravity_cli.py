@@ -98,10 +98,14 @@ class AntigravityCli:
         flags = ["--effort", how.thinking]
         if how.model != "flash":
             flags += ["--model", how.model]
-        prompt = prompts.fill("grounded-prompt", query=query, mark=os.urandom(4).hex())
-        return await self._ask(prompt.replace("google_web_search", SEARCH_TOOL), progress, flags)
+        mark = os.urandom(4).hex()
+        prompt = prompts.fill("grounded-prompt", query=query, mark=mark, tool=SEARCH_TOOL)
+        return await self._ask(prompt, progress, flags, searched=True)
 
-    async def _ask(self, prompt: str, progress: Progress, flags: list[str]) -> Reply:
+    async def _ask(
+        self, prompt: str, progress: Progress, flags: list[str], *, searched: bool = False
+    ) -> Reply:
+        """A reply that did not fail; with `searched`, one that found something before it did."""
         binary = antigravity_binary.find(self._config.agy_path, self._environ)
         await self._check_version(binary)
         progress("starting agy")
@@ -116,9 +120,11 @@ class AntigravityCli:
             stdin = json.dumps(message).encode() + b"\n"
         session = Session(progress)
         completed = await self._run(argv, stdin, session)
-        if error := self._failure(completed, session):
+        reply = session.reply()
+        found = any(search.sources for search in reply.searches)
+        if (error := self._failure(completed, session)) and not (searched and found):
             raise error
-        return session.reply()
+        return reply
 
     async def _run(self, argv: list[str], stdin: bytes, session: Session) -> Completed:
         with self._workspace.usable():
@@ -164,12 +170,12 @@ class AntigravityCli:
             raise CliNotFound(f"{binary} cannot be run: {error.strerror}.", hint=INSTALL) from None
         said = b" ".join(lines).decode(errors="replace") + completed.stderr
         numbers = _VERSION.search(said)
-        if numbers is None or tuple(map(int, numbers.groups())) < OLDEST:
+        if numbers is None:
+            raise CliNotFound(f"{binary} does not tell its version.", hint=INSTALL)
+        if tuple(map(int, numbers.groups())) < OLDEST:
             oldest = ".".join(map(str, OLDEST))
-            version = numbers[0] if numbers else "of unknown version"
-            raise CliNotFound(
-                f"agy {version} is too old: {oldest} or newer is needed.", hint=INSTALL
-            )
+            message = f"agy {numbers[0]} is too old: {oldest} or newer is needed."
+            raise CliNotFound(message, hint=INSTALL)
         if not self._checked:
             logger.warning("%s", NOTICE)
         self._checked.add(binary)
@@ -197,24 +203,31 @@ class AntigravityCli:
         details = scrub(words).strip()[-2000:] or None
         if result.get("status") == "SUCCESS" and session.text.strip():
             return None
-        if _AUTH.search(words):
-            return NotSignedIn("agy is not signed in.", hint=SIGN_IN, details=details)
-        if _DENIED.search(words):
-            return PermissionDenied(
-                "agy wanted to use a tool that needs a permission, and nobody could give it.",
-                details=details,
-            )
-        if _BUSY.search(words):
-            return RateLimited("The model is overloaded.", details=details)
-        if _QUOTA.search(words):
-            return QuotaExhausted("The Antigravity quota is used up.", details=details)
-        if _NO_MODEL.search(words):
-            return ConfigError("agy does not know the model or the effort.", details=details)
+        if error := _named(words, details):
+            return error
         if completed.ended in ("idle", "timeout"):
             return TimedOut("agy did not finish in time and was ended.", details=details)
+        if completed.ended == "flood":
+            return ExecutionFailed("agy wrote without end and was ended.", details=details)
         if session.result is None:
             return ExecutionFailed("agy stopped in the middle of its answer.", details=details)
         if result.get("status") == "SUCCESS":
             return ExecutionFailed("agy gave an empty answer.", details=details)
         first = scrub(said.partition("\n")[0])[:300] or "it gave no reason"
         return ExecutionFailed(f"agy failed: {first}", details=details)
+
+
+def _named(words: str, details: str | None) -> GeminiMcpError | None:
+    """The failure that its words tell of."""
+    if _AUTH.search(words):
+        return NotSignedIn("agy is not signed in.", hint=SIGN_IN, details=details)
+    if _DENIED.search(words):
+        said = "agy wanted to use a tool that needs a permission, and nobody could give it."
+        return PermissionDenied(said, details=details)
+    if _BUSY.search(words):
+        return RateLimited("The model is overloaded.", details=details)
+    if _QUOTA.search(words):
+        return QuotaExhausted("The Antigravity quota is used up.", details=details)
+    if _NO_MODEL.search(words):
+        return ConfigError("agy does not know the model or the effort.", details=details)
+    return None

@@ -12,7 +12,7 @@ FETCH_TOOL = "read_url_content"
 LONGEST = 80
 """Characters of a query or page in the progress."""
 
-_LINK = re.compile(r"\[([^\[\]]*)\]\((https?://[^\s()]+)\)")
+_LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\((https?://(?:[^\s()]|\([^\s()]*\))+)\)")
 
 
 @dataclass
@@ -24,8 +24,8 @@ class Session:
     """The last event of a turn."""
     has_begun: bool = False
     _model: str | None = None
-    _searches: dict[object, Search] = field(default_factory=dict[object, Search])
-    _fetches: dict[object, Fetch] = field(default_factory=dict[object, Fetch])
+    _searches: dict[str, Search] = field(default_factory=dict[str, Search])
+    _fetches: dict[str, Fetch] = field(default_factory=dict[str, Fetch])
     _writing: bool = False
 
     def feed(self, line: bytes) -> None:
@@ -77,7 +77,8 @@ class Session:
     def _step(self, step: Object) -> None:
         info = as_object(step.get("tool_info"))
         tool = step.get("tool_name") or info.get("name")
-        index, state = step.get("step_index"), step.get("state")
+        index = f"{step.get('conversation_id')} {step.get('step_index')}"
+        state = "ERROR" if info.get("error") else step.get("state")
         given = as_object(info.get("parameters"))
         problem = str(as_object(info.get("error")).get("message") or "it failed")
         if tool == SEARCH_TOOL:
@@ -86,6 +87,8 @@ class Session:
                 self.progress(f"searching “{one_line(query, LONGEST)}”")
             known = self._searches.get(index, Search(query, "it did not finish"))
             query = query or known.query
+            if state != "DONE" and known.error is None:
+                return  # it is done already
             if state == "DONE":
                 output = str(info.get("output") or "")
                 links = {url: Source(url, title) for title, url in _LINK.findall(output)}

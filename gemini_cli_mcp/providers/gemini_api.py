@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import anyio.to_thread
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.config import Config
@@ -36,7 +37,8 @@ from gemini_cli_mcp.models import (
     as_list,
     as_object,
 )
-from gemini_cli_mcp.text import redact
+from gemini_cli_mcp.providers.gemini_home import secrets
+from gemini_cli_mcp.text import markdown_link, redact, scrub
 
 LATEST = {
     "flash": "gemini-flash-latest",
@@ -47,6 +49,8 @@ LATEST = {
 """The API's names for what the CLI calls by these."""
 LONGEST_WAIT = 300.0
 """Seconds; whoever must wait longer has used up a quota."""
+
+SIGN_IN = "Set GEMINI_API_KEY in the server's environment, or Vertex AI's variables."
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 
@@ -63,6 +67,7 @@ class GeminiApi:
         self.asked_model: str | None = _latest(config.model or "flash")
         self._correction_model = _latest(config.correction_model or config.model or "flash")
         self._environ = environ
+        self._secrets = secrets(environ)
 
     async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
         """Answer with Google Search and URL context at hand; a correction gets no tool."""
@@ -90,52 +95,53 @@ class GeminiApi:
     async def _generate(
         self, model: str, prompt: str, config: Object, *, links: bool = False
     ) -> Reply:
-        client = self._client
-        from google.genai import errors
-        from httpx2 import HTTPError, TimeoutException
-
+        # In a thread: the import takes more than a second.
+        genai = await anyio.to_thread.run_sync(_library)
         try:
-            response = await client.aio.models.generate_content(
-                model=model, contents=prompt, config=config
-            )
-        except errors.APIError as error:
-            raise _named(error) from None
-        except TimeoutException:
-            raise TimedOut("The Gemini API did not answer in time.") from None
-        except HTTPError as error:
-            what = type(error).__name__
-            raise ExecutionFailed(f"The Gemini API cannot be reached ({what}).") from None
+            # A client for each request: one is bound to the loop it was used in.
+            async with self._client(genai).aio as client:
+                response = await client.models.generate_content(
+                    model=model, contents=prompt, config=config
+                )
+        except GeminiMcpError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what comes out of the library is named here
+            raise _named(error, self._secrets) from None
         return _reply(response.model_dump(exclude_none=True, mode="json"), model, links=links)
 
-    @cached_property
-    def _client(self) -> Any:
-        try:
-            from google import genai
-        except ImportError:
-            raise NoProvider(
-                "The provider `api` needs the package google-genai.",
-                hint="Install it with `pip install 'gemini-cli-mcp[api]'`.",
-            ) from None
-        key = self._environ.get("GEMINI_API_KEY") or self._environ.get("GOOGLE_API_KEY")
+    def _client(self, genai: Any) -> Any:
+        """As the gemini CLI signs in with the same variables."""
+        key = self._environ.get("GEMINI_API_KEY")
+        vertex_key = self._environ.get("GOOGLE_API_KEY")
         vertex = self._environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() in ("true", "1")
-        if not key and not vertex:
-            raise NotSignedIn(
-                "The provider `api` has no key.",
-                hint="Set GEMINI_API_KEY in the server's environment, or Vertex AI's variables.",
-            )
+        if not (key or vertex_key or vertex):
+            raise NotSignedIn("The provider `api` has no key.", hint=SIGN_IN)
         options = genai.types.HttpOptions(
             base_url=self._environ.get("GOOGLE_GEMINI_BASE_URL") or None,
             # Our own cycles own the retries.
             retry_options=genai.types.HttpRetryOptions(attempts=1),
         )
-        if key or not vertex:
-            return genai.Client(vertexai=vertex, api_key=key, http_options=options)
+        if key:
+            return genai.Client(vertexai=False, api_key=key, http_options=options)
+        if vertex_key:
+            return genai.Client(vertexai=vertex, api_key=vertex_key, http_options=options)
         return genai.Client(
             vertexai=True,
             project=self._environ.get("GOOGLE_CLOUD_PROJECT"),
             location=self._environ.get("GOOGLE_CLOUD_LOCATION"),
             http_options=options,
         )
+
+
+def _library() -> Any:
+    try:
+        from google import genai
+    except ImportError:
+        raise NoProvider(
+            "The provider `api` needs the package google-genai.",
+            hint="Install it with `pip install 'gemini-cli-mcp[api]'`.",
+        ) from None
+    return genai
 
 
 def _latest(model: str) -> str:
@@ -153,20 +159,21 @@ def _reply(response: Object, model: str, *, links: bool) -> Reply:
     """What the response says, and what its grounding metadata proves."""
     candidate = as_object(next(iter(as_list(response.get("candidates"))), None))
     parts = [as_object(part) for part in as_list(as_object(candidate.get("content")).get("parts"))]
-    text = "".join(str(part.get("text", "")) for part in parts if not part.get("thought"))
-    thoughts = "".join(str(part.get("text", "")) for part in parts if part.get("thought"))
+    said = [str(part.get("text") or "") for part in parts]
+    thoughts = "".join(said[place] for place, part in enumerate(parts) if part.get("thought"))
+    texts = ["" if part.get("thought") else said[place] for place, part in enumerate(parts)]
+    text = "".join(texts)
+    if not text.strip():
+        blocked = as_object(response.get("prompt_feedback")).get("block_reason")
+        reason = blocked or candidate.get("finish_reason") or "no reason given"
+        raise ExecutionFailed(f"The Gemini API gave an empty answer ({reason}).")
     grounding = as_object(candidate.get("grounding_metadata"))
     sources = _sources(grounding)
-    # Where each citation belongs; the offsets are bytes of the text.
-    supports = [as_object(support) for support in as_list(grounding.get("grounding_supports"))]
-    cited = _cited(text, supports, sources, links=links)
+    cited = _cited(text, _ends(grounding, texts, sources), links=links)
     queries = [str(query) for query in as_list(grounding.get("web_search_queries"))]
     searches = [Search(query) for query in queries or ([""] if sources else [])]
     if searches:  # which of them found what, it does not say
-        searches[0] = Search(searches[0].query, None, tuple(sources), cited)
-    if not text.strip():
-        reason = str(candidate.get("finish_reason") or "no reason given")
-        raise ExecutionFailed(f"The Gemini API gave an empty answer ({reason}).")
+        searches[0] = Search(searches[0].query, None, tuple(sources.values()), cited)
     suggestions = as_object(grounding.get("search_entry_point")).get("rendered_content")
     return Reply(
         cited,
@@ -180,45 +187,64 @@ def _reply(response: Object, model: str, *, links: bool) -> Reply:
     )
 
 
-def _sources(grounding: Object) -> list[Source]:
-    """Every chunk in its place, so that indexes into them stay right."""
+def _sources(grounding: Object) -> dict[int, Source]:
+    """The pages of the web among the chunks, by their index."""
     chunks = [as_object(chunk) for chunk in as_list(grounding.get("grounding_chunks"))]
-    webs = [as_object(chunk.get("web")) for chunk in chunks]
-    return [
-        Source(str(web.get("uri", "")), str(web.get("title") or web.get("domain") or ""))
-        for web in webs
-    ]
+    webs = {index: as_object(chunk.get("web")) for index, chunk in enumerate(chunks)}
+    return {
+        index: Source(str(web["uri"]), str(web.get("title") or web.get("domain") or ""))
+        for index, web in webs.items()
+        if str(web.get("uri", "")).startswith(("https://", "http://"))
+    }
 
 
-def _cited(text: str, supports: list[Object], sources: list[Source], *, links: bool) -> str:
+Ends = dict[int, list[tuple[int, Source]]]
+"""Where in the bytes of the text something supported ends, and by which sources."""
+
+
+def _ends(grounding: Object, texts: list[str], sources: dict[int, Source]) -> Ends:
+    """Offsets are bytes within a part of the answer."""
+    numbers = {index: number for number, index in enumerate(sources, 1)}
+    sizes = [len(text.encode()) for text in texts]
+    ends: Ends = {}
+    for support in map(as_object, as_list(grounding.get("grounding_supports"))):
+        segment = as_object(support.get("segment"))
+        end, part = segment.get("end_index"), segment.get("part_index") or 0
+        if not isinstance(end, int) or not isinstance(part, int):
+            continue
+        place = ends.setdefault(sum(sizes[:part]) + end, [])
+        for index in as_list(support.get("grounding_chunk_indices")):
+            if isinstance(index, int) and index in sources:
+                item = numbers[index], sources[index]
+                place += [item] if item not in place else []
+    return ends
+
+
+def _cited(text: str, ends: Ends, *, links: bool) -> str:
     """The text with a mark or link behind each supported passage.
 
-    With `links` the text is JSON, so what is put into its strings is escaped.
+    With `links` the text is JSON: what is put into its strings is escaped, and what would break
+    it is left out.
     """
     raw = text.encode()
-    for support in sorted(supports, key=_end, reverse=True):
-        end = _end(support)
-        while end < len(raw) and raw[end] & 0xC0 == 0x80:
-            end += 1  # not into the middle of a character
-        indexes = [
-            index
-            for index in as_list(support.get("grounding_chunk_indices"))
-            if isinstance(index, int) and 0 <= index < len(sources)
-        ]
+    parses = links and _parses(text)
+    for end, cited in sorted(ends.items(), reverse=True):
+        place = end
+        while place < len(raw) and raw[place] & 0xC0 == 0x80:
+            place += 1  # not into the middle of a character
+        if not 0 < place <= len(raw):
+            continue
         if links:
-            mark = "".join(f" ([{sources[i].title}]({sources[i].url}))" for i in indexes)
-            mark = json.dumps(mark)[1:-1]
+            written = "".join(
+                f" ({markdown_link(source.title, source.url)})" for _, source in cited
+            )
+            mark = json.dumps(written)[1:-1]
         else:
-            mark = "".join(f"[{index + 1}]" for index in indexes)
-        if 0 < end <= len(raw):
-            raw = raw[:end] + mark.encode() + raw[end:]
-    cited = raw.decode(errors="replace")
-    return cited if not links or _parses(cited) or not _parses(text) else text
-
-
-def _end(support: Object) -> int:
-    end = as_object(support.get("segment")).get("end_index")
-    return end if isinstance(end, int) else 0
+            mark = "".join(f"[{number}]" for number, _ in cited)
+        new = raw[:place] + mark.encode() + raw[place:]
+        if not parses or _parses(new.decode(errors="replace")):
+            raw = new
+    return raw.decode(errors="replace")
 
 
 def _parses(text: str) -> bool:
@@ -257,25 +283,37 @@ def _usage(response: Object, searches: int) -> Usage:
     )
 
 
-def _named(error: Any) -> GeminiMcpError:
-    """The API's failure as one of ours."""
+def _named(error: Any, secrets: list[str]) -> GeminiMcpError:
+    """A failure of the library or the API as one of ours, without any of the secrets."""
+    from google.auth.exceptions import GoogleAuthError
+    from google.genai.errors import APIError
+    from httpx2 import HTTPError, TimeoutException
+
+    what = type(error).__name__
+    if isinstance(error, GoogleAuthError):
+        return NotSignedIn(f"Vertex AI is not signed in ({what}).", hint=SIGN_IN)
+    if isinstance(error, TimeoutException):
+        return TimedOut("The Gemini API did not answer in time.")
+    if isinstance(error, HTTPError):
+        return ExecutionFailed(f"The Gemini API cannot be reached ({what}).")
+    if not isinstance(error, APIError):
+        return ExecutionFailed(f"The Gemini API gave an answer that cannot be read ({what}).")
     code, status = int(error.code or 0), str(error.status or "")
-    said = redact(str(error.message or ""))[:300]
-    details = json.dumps(as_object(error.details))
-    if code in (401, 403) or "API key" in said or "API_KEY_INVALID" in details:
-        return NotSignedIn(f"The Gemini API refuses the key: {said}")
+    said = scrub(redact(str(error.message or ""), secrets))[:300]
+    details = json.dumps(as_object(cast("object", error.details)))
     if code == 429 or status == "RESOURCE_EXHAUSTED":
-        delays = [float(found) for found in _SECONDS.findall(details)]
-        delay = max(delays, default=None)
+        delay = max((float(found) for found in _SECONDS.findall(details)), default=None)
         if "PerDay" in details or "limit: 0" in said or (delay or 0) > LONGEST_WAIT:
             return QuotaExhausted("The Gemini quota of the day is used up.", retry_after_s=delay)
         return RateLimited("The Gemini API takes no more requests for now.", retry_after_s=delay)
+    if code in (401, 403) or (code == 400 and ("API key" in said or "API_KEY_INVALID" in details)):
+        return NotSignedIn(f"The Gemini API refuses the key: {said}", hint=SIGN_IN)
     if code == 404:
         return ConfigError(
             f"The Gemini API does not know the model: {said}",
             hint="Name a model that your key may use in GEMINI_MODEL, GEMINI_MCP_GROUNDED_MODEL "
             "or `model`.",
         )
-    if code == 400 and "hinking" in said:
-        return InvalidInput(f"`thinking`: this model does not take it: {said}")
+    if code == 400 and re.search("thinking|budget", said, re.IGNORECASE):
+        return InvalidInput(f"`thinking`: this model does not take it, from no provider: {said}")
     return ExecutionFailed(f"The Gemini API failed ({code} {status}): {said}")

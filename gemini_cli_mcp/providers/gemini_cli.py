@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import secrets
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,9 +84,11 @@ class GeminiCli:
                 f"`model`: the gemini CLI does not search with {how.model!r}. Give it a full name "
                 "such as gemini-2.5-flash; `api` knows this one."
             )
-        name = f"grounded-{how.model}-{how.thinking}"
+        name = f"grounded-{zlib.crc32(how.model.encode()):08x}-{how.thinking}"
         profile = Profile(name, (SEARCH_TOOL,), how.model, how.thinking)
-        prompt = prompts.fill("grounded-prompt", query=query, mark=secrets.token_hex(4))
+        prompt = prompts.fill(
+            "grounded-prompt", query=query, mark=secrets.token_hex(4), tool=SEARCH_TOOL
+        )
         finished = await self._run_signed_in(profile, prompt, progress, searched=True)
         reply = _reply(finished)
         searcher = finished.transcript.other_model(reply.model)
@@ -132,16 +135,23 @@ class GeminiCli:
         model = ["--model", profile.model] if profile.model else []
         if binary.path not in self._plain:
             flags = ["--output-format", "stream-json", *model]
-            finished = await self._start([str(binary.path), *flags], home, cwd, prompt, progress)
+            finished = await self._start(binary, flags, home, cwd, prompt, progress)
             if binary.official or not is_usage_error(finished.completed, finished.transcript):
                 return finished
             self._plain.add(binary.path)
             logger.info("%s does not know our flags: --model alone from now on", binary.path)
-        return await self._start([str(binary.path), *model], home, cwd, prompt, progress)
+        return await self._start(binary, model, home, cwd, prompt, progress)
 
     async def _start(
-        self, argv: list[str], home: Home, cwd: Path, prompt: str, progress: Progress
+        self,
+        binary: Binary,
+        flags: list[str],
+        home: Home,
+        cwd: Path,
+        prompt: str,
+        progress: Progress,
     ) -> _Finished:
+        argv = [str(binary.path), *flags]
         transcript = Transcript(progress)
         record = None
         with home.temporary_folder() as temp:
@@ -168,7 +178,9 @@ class GeminiCli:
                 raise ExecutionFailed(message) from None
             finally:
                 if transcript.session_id:
-                    record = gemini_record.take(home.path, transcript.session_id)
+                    record = gemini_record.take(
+                        home.path, transcript.session_id, official=binary.official
+                    )
         return _Finished(completed, transcript, record)
 
 

@@ -242,6 +242,8 @@ def renamed(model: str) -> bool:
         "pro",
         "flash",
         "flash-lite",
+        "gemini-3-flash",
+        "gemini-3.1-flash-lite",
         "gemini-3.5-flash",
         "gemini-3-pro-preview",
     }

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemini_cli_mcp.models import Fetch, Object, Search, Source, as_list, as_object
+from gemini_cli_mcp.models import REDIRECTS, Fetch, Object, Search, Source, as_list, as_object
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, UNFINISHED, pages_asked
 
 logger = logging.getLogger(__name__)
 
-_SOURCE = re.compile(r"^\[\d+\] (.*) \((\S+)\)$", re.MULTILINE)
+_SOURCE = re.compile(r"^\[(\d+)\] (.*) \((\S+)\)$", re.MULTILINE)
+_MARK = re.compile(r"\[(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,16 @@ class Record:
     fetches: tuple[Fetch, ...]
 
 
-def take(home: Path, session_id: str) -> Record | None:
-    """Read and delete the record of a session; None if there is none."""
+def take(home: Path, session_id: str, *, official: bool = False) -> Record | None:
+    """Read and delete the record of a session; None if there is none.
+
+    Of an official CLI it is known that searches return Google's redirects. A list with anything
+    else in it was written by the model, at the end of an answer without any search behind it.
+    """
     name = f"session-*-{re.sub(r'[^0-9A-Za-z]', '', session_id[:8])}.jsonl"
     paths = list((home / ".gemini" / "tmp").glob(f"*/chats/{name}"))
     try:
-        record = _read(paths[0]) if paths else None
+        record = _read(paths[0], official=official) if paths else None
         for path in paths:
             path.unlink(missing_ok=True)
     except OSError as error:
@@ -43,7 +48,7 @@ def take(home: Path, session_id: str) -> Record | None:
     return record
 
 
-def _read(path: Path) -> Record:
+def _read(path: Path, *, official: bool) -> Record:
     model: str | None = None
     calls: dict[str, Object] = {}
     for message in _messages(path):
@@ -52,9 +57,12 @@ def _read(path: Path) -> Record:
             # A call is written again when its result is there: the last word counts.
             for call in map(as_object, as_list(message.get("toolCalls"))):
                 calls[str(call.get("id"))] = call
+    searches = [_search(call) for call in calls.values() if call.get("name") == SEARCH_TOOL]
+    if official:
+        searches = [search if _is_googles(search) else Search(search.query) for search in searches]
     return Record(
         model,
-        tuple(_search(call) for call in calls.values() if call.get("name") == SEARCH_TOOL),
+        tuple(searches),
         tuple(_fetch(call) for call in calls.values() if call.get("name") == FETCH_TOOL),
     )
 
@@ -70,26 +78,37 @@ def _messages(path: Path) -> Iterator[Object]:
 
 def _search(call: Object) -> Search:
     query = str(as_object(call.get("args")).get("query", ""))
-    error, sources, said = _outcome(call)
-    return Search(query, error, sources, said.partition("\n\n")[2].strip() if sources else "")
+    error, listed, said = _outcome(call)
+    said = said.removeprefix(f'Web search results for "{query}":').strip()
+    # The marks count all sources; those without an address are left out of the list.
+    numbers = {number: str(place) for place, number in enumerate(listed, 1)}
+    text = _MARK.sub(lambda mark: f"[{numbers[mark[1]]}]" if mark[1] in numbers else "", said)
+    return Search(query, error, tuple(listed.values()), text if listed else "")
+
+
+def _is_googles(search: Search) -> bool:
+    return all(source.url.startswith(f"https://{REDIRECTS}/") for source in search.sources) or bool(
+        search.error
+    )
 
 
 def _fetch(call: Object) -> Fetch:
     asked = pages_asked(as_object(call.get("args")))
-    error, pages, _ = _outcome(call)
+    error, listed, _ = _outcome(call)
+    pages = tuple(listed.values())
     if error is None and not pages and len(asked) == 1:
         pages = (Source(asked[0], ""),)  # of several it does not say which were read
     return Fetch(error, pages)
 
 
-def _outcome(call: Object) -> tuple[str | None, tuple[Source, ...], str]:
-    """Why a call failed, or the sources that its output lists, and the text before them."""
+def _outcome(call: Object) -> tuple[str | None, dict[str, Source], str]:
+    """Why a call failed, or the sources that its output lists by number, and the text before."""
     output = ""
     for part in map(as_object, as_list(call.get("result"))):
         response = as_object(as_object(part.get("functionResponse")).get("response"))
         output += str(response.get("output") or response.get("error") or "")
     if call.get("status") != "success":
-        return output or UNFINISHED, (), ""
+        return output or UNFINISHED, {}, ""
     said, heading, listed = output.rpartition("\n\nSources:\n")
     sources = _SOURCE.findall(listed) if heading else []
-    return None, tuple(Source(url, title) for title, url in sources), said
+    return None, {number: Source(url, title) for number, title, url in sources}, said

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from gemini_cli_mcp.models import Fetch, Reply, Search, Source
+from gemini_cli_mcp.models import REDIRECTS, Fetch, Reply, Search, Source
 
 Standing = Literal["seen", "domain", "unseen"]
 Doubt = Literal[
@@ -20,7 +20,6 @@ Doubt = Literal[
 ]
 """Why a round is not verified though it says so; `rejected`: its report was not taken either."""
 
-REDIRECTS = "vertexaisearch.cloud.google.com"
 LONGEST_HOST = 253
 _TRACKING = re.compile(r"(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id|igshid|ref_src)=")
 _DOMAIN = re.compile(r"(?:[\w-]+\.)+[a-zA-Z\u0080-\uffff][\w-]*")
@@ -49,7 +48,7 @@ class Ledger:
 
     @property
     def queries(self) -> list[str]:
-        return list(dict.fromkeys(search.query for search in self.searches))
+        return list(dict.fromkeys(search.query for search in self.searches if search.query))
 
     @property
     def errors(self) -> list[str]:

@@ -21,18 +21,23 @@ from gemini_cli_mcp.errors import (
     NotSignedIn,
     TimedOut,
 )
-from gemini_cli_mcp.models import Grounding, Object, Progress, Provider, Reply, Search, Source
+from gemini_cli_mcp.models import Grounding, Object, Progress, Provider, Reply, Search
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.evidence import Ledger, domain_of
 from gemini_cli_mcp.research.fallback import first_of
 from gemini_cli_mcp.research.patience import Sleep, patiently
 from gemini_cli_mcp.research.question import checked_query, type_name
+from gemini_cli_mcp.text import markdown_link, redact, scrub
 
 logger = logging.getLogger(__name__)
 
 THINKING = ("off", "low", "medium", "high")
 
-_MODEL = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}")
+LONGEST_TEXT = 40_000
+"""Characters of a search's own text; more is not one answer."""
+
+_MODEL = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}", re.ASCII)
+_HEADING = re.compile(r"^(\s{0,3})(#{1,6}\s)", re.MULTILINE)
 
 
 async def grounded_search(
@@ -60,7 +65,9 @@ async def grounded_search(
         raise TimedOut(f"There was no answer within {config.timeout:g} s.") from None
     # One search is asked for; of more, the marks in the text would not fit one list of sources.
     found = next(search for search in reply.searches if search.sources)
-    queries = [query or question for query in Ledger.of(reply).queries]
+    # Those of one request to the API belong together; a CLI's other searches gave nothing here.
+    queries = Ledger((found, *(s for s in reply.searches if not s.sources and not s.error)), ())
+    asked = queries.queries or [question]
     metadata: Object = {
         "provider": provider.name,
         "model": reply.model or how.model,
@@ -73,7 +80,7 @@ async def grounded_search(
         metadata["fallback"] = failed
     result: Object = {
         "success": True,
-        "result": _markdown(found, queries),
+        "result": _markdown(found, asked),
         "sources": [
             {
                 "title": source.title or domain_of(source),
@@ -82,7 +89,7 @@ async def grounded_search(
             }
             for source in found.sources
         ],
-        "search_queries": queries,
+        "search_queries": asked,
         "metadata": metadata,
     }
     if reply.thoughts:
@@ -142,7 +149,10 @@ async def grounded_reply(
             if ledger.searched:
                 return reply
             if ledger.every_search_failed:
-                raise ExecutionFailed(f"The web search failed: {ledger.errors[0][:300]}")
+                why = scrub(redact(ledger.errors[0]))[:300]
+                if re.search(r"\b(?:thinking|budget)\b.*\binvalid\b", why, re.IGNORECASE):
+                    raise InvalidInput(f"`thinking`: this model does not take it: {why}")
+                raise ExecutionFailed(f"The web search failed: {why}")
             ungrounded += 1
             if ungrounded > 1:
                 raise NotGrounded("The model was asked twice, and no search found sources.")
@@ -153,13 +163,15 @@ async def grounded_reply(
 
 def _markdown(found: Search, queries: list[str]) -> str:
     listed = [
-        f"- [{_title(source)}]({source.url}) ({domain_of(source)})" for source in found.sources
+        f"- {markdown_link(source.title or domain_of(source), source.url)} ({domain_of(source)})"
+        for source in found.sources
     ]
     asked = [f'- "{" ".join(query.split())}"' for query in queries]
-    parts = ["## Search Results", "", found.text, "", "### Sources", *listed, ""]
+    parts = ["## Search Results", "", _tame(found.text), "", "### Sources", *listed, ""]
     return "\n".join([*parts, "### Search Queries Used", *asked])
 
 
-def _title(source: Source) -> str:
-    title = source.title or domain_of(source) or source.url
-    return re.sub(r"([\[\]\\])", r"\\\1", " ".join(title.split()))
+def _tame(text: str) -> str:
+    """The search's own text, which must not look like the frame around it."""
+    text = _HEADING.sub(r"\1\\\2", text[:LONGEST_TEXT])
+    return text + ("\n```" if text.count("```") % 2 else "")
