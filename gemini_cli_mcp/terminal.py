@@ -5,50 +5,38 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import anyio
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console
 from rich.markdown import Markdown
-from rich.spinner import Spinner
-from rich.text import Text
 
-from gemini_cli_mcp import logs
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError, failure_result
-from gemini_cli_mcp.models import Object, Progress, as_list, as_object
+from gemini_cli_mcp.live_view import Rounds, Stderr, Step, counted, live
+from gemini_cli_mcp.models import Object, as_list, as_object
 from gemini_cli_mcp.providers.choice import chosen, find_binary
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.grounded import grounded_search as ground
-from gemini_cli_mcp.research.rounds import SAID, Round
 from gemini_cli_mcp.research.search import search as research
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.text import one_line, scrub_all
+from gemini_cli_mcp.text import scrub_all
 from gemini_cli_mcp.workspace import Workspace
 
 BAD_USAGE = 2
 INTERRUPTED = 130
 """What shells expect of a program that Ctrl-C ended."""
-STEPS = 5
-"""Steps of a round under way that are on the screen at once."""
-SITES = 10
-"""Sites of a round's sources that are named."""
-LONGEST = 200
-"""Characters of a query or message that are shown."""
 
 
 def search(config: Config, environ: Mapping[str, str], query: str, *, as_json: bool) -> int:
     """Run `search` and show its result; the exit code."""
 
     async def work(desk: Desk) -> Object:
-        with _live(config, _Step()) as progress:
+        with live(config, Step()) as progress:
             return await research(desk, query, timeout=config.timeout, progress=progress)
 
     return _show(_payload(config, environ, work), as_json=as_json)
@@ -67,7 +55,7 @@ def grounded_search(
     """Run `grounded_search` and show its result; the exit code."""
 
     async def work(desk: Desk) -> Object:
-        with _live(config, _Step()) as progress:
+        with live(config, Step()) as progress:
             asked = (query, model, thinking, include_thoughts)
             return await ground(desk, config, *asked, progress=progress)
 
@@ -87,7 +75,7 @@ def web_search(
     """Run `web_search` and show its hits; the exit code."""
 
     async def work(desk: Desk) -> Object:
-        with _live(config, _Step()) as progress:
+        with live(config, Step()) as progress:
             engines = WebSearch(config, desk.workspace, environ)
             found = await engines.search(query, engine, recency, count, progress=progress)
             return found if as_json else {**found, "result": _listed(found)}
@@ -131,7 +119,7 @@ def deep_search(
 
     async def work(desk: Desk) -> Object:
         deep = DeepSearch(desk, config, query, max_iterations)
-        with _live(config, _Rounds(deep)) as progress:
+        with live(config, Rounds(deep)) as progress:
             interrupt.then(deep.cancel)
             return await deep.run(progress)
 
@@ -178,123 +166,10 @@ class _Interrupt:
         signal.signal(signal.SIGINT, self._before)
 
 
-class _Stderr(Console):
-    """For progress and last words; nobody may be reading them, and that is no failure."""
-
-    def __init__(self) -> None:
-        super().__init__(stderr=True, highlight=False, emoji=False, markup=False)
-
-    def on_broken_pipe(self) -> None:
-        """Not the end of the program, as it is for rich."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        with suppress(OSError):
-            super().print(*objects, **options)
-
-
-class _Step:
-    """One changing line: what is going on."""
-
-    def __init__(self) -> None:
-        self._spinner = Spinner("dots")
-        self._started = time.monotonic()
-        self._message = ""
-
-    def tell(self, message: str, console: Console) -> None:
-        self._message = message
-
-    def finish(self, console: Console) -> None:
-        """Nothing stays on the screen."""
-
-    def __rich__(self) -> RenderableType:
-        seconds = time.monotonic() - self._started
-        self._spinner.update(text=Text(f"{self._message} ({seconds:.0f} s)"))
-        return self._spinner
-
-
-class _Rounds:
-    """The rounds of a deep search: those that ended stay, the one under way changes."""
-
-    def __init__(self, deep: DeepSearch) -> None:
-        self._deep = deep
-        self._spinner = Spinner("dots")
-        self._shown = 0
-
-    def tell(self, message: str, console: Console) -> None:
-        """Print what ended since the last look; what is under way is drawn anyway."""
-        for round_ in self._deep.rounds[self._shown :]:
-            if round_.ended is None:
-                break
-            console.print(self._ended(round_), soft_wrap=True)
-            self._shown += 1
-
-    def finish(self, console: Console) -> None:
-        self.tell("", console)
-        console.print()
-
-    def __rich__(self) -> RenderableType:
-        running = [round_ for round_ in self._deep.rounds if round_.ended is None]
-        if not running:
-            return ""
-        round_ = running[-1]
-        self._spinner.update(text=Text(f"{self._name(round_)} ({round_.seconds:.0f} s)", "bold"))
-        steps = [Text(f"    {step}", "dim", no_wrap=True) for step in round_.doing[-STEPS:]]
-        return Group(self._spinner, *steps)
-
-    def _name(self, round_: Round) -> str:
-        return f"round {round_.number}/{self._deep.max_rounds}"
-
-    def _ended(self, round_: Round) -> Text:
-        name, seconds = self._name(round_), f"{round_.seconds:.1f} s"
-        if error := round_.error:
-            return Text(
-                f"✗ {name} · {seconds} · {error.code}: {one_line(error.message, LONGEST)}", "red"
-            )
-        searches = _counted(len(round_.queries), "search", "es")
-        sources = _counted(len(round_.sources), "source", "s")
-        text = Text(f"✓ {name} · {searches} · {sources} · {seconds}", "bold")
-        if round_.verified:
-            text.append(" · verified", "green")
-        elif round_.doubts:
-            said = "; ".join(SAID[doubt] for doubt in round_.doubts)
-            text.append(f" · says it is verified, but {said}", "yellow")
-        if round_.unchanged:
-            text.append(" · unchanged", "dim")
-        for query in round_.queries:
-            text.append(f"\n    “{one_line(query, LONGEST)}”", "not bold dim")
-        if sites := round_.sites:
-            more = f" and {len(sites) - SITES} more" if len(sites) > SITES else ""
-            text.append(f"\n    {', '.join(sites[:SITES])}{more}", "not bold cyan")
-        return text
-
-
-@contextmanager
-def _live(config: Config, view: _Step | _Rounds) -> Generator[Progress]:
-    """Show what is going on: a changing view in a terminal, else a line for each step."""
-    console = _Stderr()
-    if not sys.stderr or not sys.stderr.isatty():
-        started = time.monotonic()
-
-        def line(message: str) -> None:
-            seconds = time.monotonic() - started
-            console.print(f"{message} ({seconds:.0f} s)", soft_wrap=True)
-
-        yield line
-        return
-    try:
-        with Live(view, console=console, refresh_per_second=10, transient=True):
-            # Into the view's own stderr, and without what the view shows anyway.
-            logs.configure("WARNING" if config.log_level == "INFO" else config.log_level)
-            yield lambda message: view.tell(message, console)
-            view.finish(console)
-    finally:
-        logs.configure(config.log_level)
-
-
 def _show(payload: Object, *, as_json: bool, output: Path | None = None) -> int:
     clean = as_object(scrub_all(payload))
     code = 0 if clean["success"] else 1
-    errors = _Stderr()
+    errors = Stderr()
     if output and clean["success"]:
         # First: whatever happens to the screen, the report is kept.
         try:
@@ -362,19 +237,15 @@ def _summary(result: Object) -> str:
     metadata = result["metadata"]
     queries = as_list(metadata.get("search_queries_used") or result.get("search_queries"))
     sources = as_list(metadata.get("sources_visited") or result.get("sources"))
-    counts = [_counted(len(queries), "search", "es"), _counted(len(sources), "source", "s")]
+    counts = [counted(len(queries), "search", "es"), counted(len(sources), "source", "s")]
     if "hits" in result:
-        counts = [f"engine {result['engine']}", _counted(len(result["hits"]), "hit", "s")]
+        counts = [f"engine {result['engine']}", counted(len(result["hits"]), "hit", "s")]
     model = metadata.get("model") or result["model"]
     parts = [*counts, f"{metadata['duration_ms'] / 1000:.1f} s", model]
     if "verified" in result:
         verified = "verified" if result["verified"] else "not verified"
-        parts = [verified, _counted(metadata["iterations"], "round", "s"), *parts]
+        parts = [verified, counted(metadata["iterations"], "round", "s"), *parts]
     for failed in metadata.get("fallback", ()):
         parts.append(f"after {failed['provider']} failed ({failed['code']})")
     note = metadata.get("note")
     return " · ".join(parts) + (f"\n{note}" if note else "")
-
-
-def _counted(count: int, noun: str, plural: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else plural}"

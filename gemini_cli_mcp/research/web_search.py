@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -46,6 +46,16 @@ STANDS_IN = (NotSignedIn, QuotaExhausted, RateLimited, CliNotFound)
 """Failures of an account that another account of the same model may not have."""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a caller wants, checked."""
+
+    question: str
+    recency: str
+    count: int
+    progress: Progress
+
+
 class WebSearch:
     """All engines of one server."""
 
@@ -80,7 +90,8 @@ class WebSearch:
         started = time.monotonic()
         try:
             with anyio.fail_after(self._config.timeout):
-                target, found, applied = await self._ask(chosen, question, since, most, progress)
+                asked = _Asked(question, since, most, progress)
+                target, found, applied = await self._ask(chosen, asked)
         except TimeoutError:
             late = TimedOut(f"There was no answer within {self._config.timeout:g} s.")
             raise _named(chosen, late) from None
@@ -123,14 +134,12 @@ class WebSearch:
             raise InvalidInput(f"`engine` must be one of: {known}.")
         return found
 
-    async def _ask(
-        self, engine: Engine, question: str, recency: str, count: int, progress: Progress
-    ) -> tuple[Target, Found, Object]:
+    async def _ask(self, engine: Engine, asked: _Asked) -> tuple[Target, Found, Object]:
         """The answer of the first account that can give one."""
         for target in engine.targets:
             ask = self._glm if target.family == "glm" else self._google
             try:
-                return target, *await ask(engine, target, question, recency, count, progress)
+                return target, *await ask(engine, target, asked)
             except STANDS_IN as error:
                 if target == engine.targets[-1]:
                     raise
@@ -139,45 +148,32 @@ class WebSearch:
                 )
         raise AssertionError("an engine has a target")
 
-    async def _glm(
-        self,
-        engine: Engine,
-        target: Target,
-        question: str,
-        recency: str,
-        count: int,
-        progress: Progress,
-    ) -> tuple[Found, Object]:
-        progress(f"asking {engine.id}")
+    async def _glm(self, engine: Engine, target: Target, asked: _Asked) -> tuple[Found, Object]:
+        asked.progress(f"asking {engine.id}")
         key = self._environ.get(target.key_variable or "ZAI_API_KEY")
         glm = Glm(engine.glm, key)
         found = await patiently(
-            lambda: glm.search(target.model, question, recency, count), self._sleep
+            lambda: glm.search(target.model, asked.question, asked.recency, asked.count),
+            self._sleep,
         )
         return found, {"recency": "field", "count": "field"}
 
-    async def _google(
-        self,
-        engine: Engine,
-        target: Target,
-        question: str,
-        recency: str,
-        count: int,
-        progress: Progress,
-    ) -> tuple[Found, Object]:
+    async def _google(self, engine: Engine, target: Target, asked: _Asked) -> tuple[Found, Object]:
         provider = self._provider(target)
         how = Grounding(target.model, self._config.grounded_thinking)
         applied: Object = {"count": "prompt"}
-        asked = f"{question} (at least {count} sources)" if count != USUAL_HITS else question
-        if (days := DAYS[recency]) is not None:
+        words = asked.question
+        if asked.count != USUAL_HITS:
+            words += f" (at least {asked.count} sources)"
+        if (days := DAYS[asked.recency]) is not None:
             if target.family == "gemini-api":
                 how = replace(how, since=datetime.now(UTC) - timedelta(days=days))
                 applied["recency"] = "filter"
             else:
-                asked += f" (only pages of the last {WORDS[recency]})"
+                words += f" (only pages of the last {WORDS[asked.recency]})"
                 applied["recency"] = "prompt"
         try:
-            reply = await grounded_reply(provider, asked, how, progress, self._sleep)
+            reply = await grounded_reply(provider, words, how, asked.progress, self._sleep)
         except NotGrounded:
             raise NoResults("The search found no hits.") from None
         search = next(search for search in reply.searches if search.sources)

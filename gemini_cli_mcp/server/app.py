@@ -1,8 +1,4 @@
-"""The MCP server: its tools, the reports that it keeps as resources, and its prompts.
-
-Tools are registered with schemas of our own and take their arguments unchecked, so that
-bad input is answered by INVALID_INPUT in our form and not by a library's text.
-"""
+"""The MCP server: its tools, the reports that it keeps as resources, and its prompts."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -16,11 +12,8 @@ from mcp.server import MCPServer, NotificationOptions
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.prompts import Prompt
-from mcp.server.mcpserver.tools import Tool
-from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, FuncMetadata
 from mcp.server.stdio import stdio_server
-from mcp.types import CallToolResult, Resource, ResourceTemplate, ToolAnnotations
-from pydantic import ConfigDict
+from mcp.types import CallToolResult, Resource, ResourceTemplate
 
 from gemini_cli_mcp import __version__
 from gemini_cli_mcp.config import Config
@@ -32,6 +25,8 @@ from gemini_cli_mcp.server import declarations, reports
 from gemini_cli_mcp.server.calls import Calls
 from gemini_cli_mcp.server.clients import patience
 from gemini_cli_mcp.server.pages import LARGEST, page, tokens
+from gemini_cli_mcp.server.states import draft, state
+from gemini_cli_mcp.server.tools import tool
 from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -44,19 +39,8 @@ OWNER = "stdio"
 """All jobs belong to the one client at the other end of the pipe."""
 LONGEST_WAIT = 1e6
 """Seconds; no job lives that long."""
-POLL_AFTER = 5
-"""Seconds after which a model may ask again; the next call waits for news anyway."""
 
 _Context = Context[Any, Any]
-
-
-class _Unchecked(ArgModelBase):
-    """Arguments as the client sent them; our own code checks them."""
-
-    model_config = ConfigDict(extra="allow")
-
-    def model_dump_one_level(self) -> Object:
-        return {"arguments": dict(self.model_extra or {})}
 
 
 class Server(MCPServer[None]):
@@ -74,14 +58,14 @@ class Server(MCPServer[None]):
             instructions=declarations.INSTRUCTIONS,
             version=__version__,
             tools=[
-                _tool(
+                tool(
                     self._search,
                     name="search",
                     title="Web search with sources",
                     description=declarations.SEARCH_DESCRIPTION,
                     parameters=declarations.search_parameters(),
                 ),
-                _tool(
+                tool(
                     self._grounded_search,
                     name="grounded_search",
                     title="One grounded Google search",
@@ -90,28 +74,28 @@ class Server(MCPServer[None]):
                         config.grounded_model, config.grounded_thinking
                     ),
                 ),
-                _tool(
+                tool(
                     self._web_search,
                     name="web_search",
                     title="Web search for links",
                     description=declarations.WEB_SEARCH_DESCRIPTION,
                     parameters=declarations.web_search_parameters(config.engines),
                 ),
-                _tool(
+                tool(
                     self._deep_search,
                     name="deep_search",
                     title="Deep research in verified rounds",
                     description=declarations.DEEP_SEARCH_DESCRIPTION,
                     parameters=declarations.deep_search_parameters(config.max_rounds),
                 ),
-                _tool(
+                tool(
                     self._deep_search_result,
                     name="deep_search_result",
                     title="Result of a deep research",
                     description=declarations.DEEP_SEARCH_RESULT_DESCRIPTION,
                     parameters=declarations.result_parameters(),
                 ),
-                _tool(
+                tool(
                     self._deep_search_cancel,
                     name="deep_search_cancel",
                     title="Stop a deep research",
@@ -197,7 +181,7 @@ class Server(MCPServer[None]):
             asked = DeepSearch(self._desk, self._config, query, rounds)
             job = self._running_jobs.submit(OWNER, asked, _announcement(context))
             await self._running_jobs.wait(job, seconds, _teller(context))
-            return _state(job)
+            return state(job)
 
         return await self._calls.answer(work)
 
@@ -206,7 +190,7 @@ class Server(MCPServer[None]):
             seconds, offset = _seconds(arguments, context), _offset(arguments)
             job = self._job(arguments)
             await self._running_jobs.wait(job, seconds, _teller(context))
-            return {**_state(job, offset), **_draft(job)}
+            return {**state(job, offset), **draft(job)}
 
         return await self._calls.answer(work)
 
@@ -214,7 +198,7 @@ class Server(MCPServer[None]):
         async def work() -> Object:
             job = self._job(arguments)
             await self._running_jobs.cancel(job)
-            return _state(job)
+            return state(job)
 
         return await self._calls.answer(work)
 
@@ -274,34 +258,6 @@ class Server(MCPServer[None]):
             self._workspace.close()
 
 
-def _tool(
-    function: Callable[..., Awaitable[CallToolResult]],
-    *,
-    name: str,
-    title: str,
-    description: str,
-    parameters: Object,
-    ends_something: bool = False,
-) -> Tool:
-    return Tool(
-        fn=function,
-        name=name,
-        title=title,
-        description=description,
-        parameters=parameters,
-        fn_metadata=FuncMetadata(arg_model=_Unchecked, output_schema=declarations.OUTPUT_SCHEMA),
-        is_async=True,
-        context_kwarg="context",
-        annotations=ToolAnnotations(
-            title=title,
-            read_only_hint=not ends_something,
-            destructive_hint=ends_something,
-            idempotent_hint=ends_something,
-            open_world_hint=True,
-        ),
-    )
-
-
 def _teller(context: _Context) -> Tell:
     async def tell(number: int, message: str) -> None:
         await context.report_progress(number, message=message)
@@ -322,39 +278,6 @@ def _announcement(context: _Context) -> Done:
                     await send()
 
     return announce
-
-
-def _state(job: Job, offset: int = 0) -> Object:
-    """A job as its owner is told: done, or still running and what to do."""
-    job.known = True
-    if job.outcome:
-        return page(job.outcome, job.id, offset)
-    return {
-        "success": True,
-        "status": "running",
-        "job_id": job.id,
-        "poll_after_s": POLL_AFTER,
-        "round": job.work.so_far()["round"] if job.work else 0,
-        "message": f"The research goes on: {job.news.last}. Call "
-        f'deep_search_result with job_id "{job.id}" to wait for it; it is not lost. Do not call '
-        "deep_search again for this question.",
-    }
-
-
-def _draft(job: Job) -> Object:
-    """What a running job has by now, in the size of a result; nothing if it is done."""
-    so_far = job.work.so_far() if job.work else {}
-    if "result" not in so_far:
-        return {}
-    part = page(so_far, job.id, 0)
-    draft = {name: part[name] for name in ("result", "verified", "metadata")}
-    if "next_offset" in part:
-        whole = len(so_far["result"])
-        draft["note"] = (
-            f"The first {part['next_offset']} of {whole} characters of a draft that is still being "
-            "checked. When it is done, all of it can be read with `offset`."
-        )
-    return draft
 
 
 def _seconds(arguments: Object, context: _Context) -> float:
