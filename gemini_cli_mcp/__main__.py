@@ -1,6 +1,7 @@
 """The command line: one small function per command."""
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"[ERROR] {error.code}: {error.message}", file=sys.stderr)
         return 1
     logs.configure(config.log_level)
+    for note in config.engines.notes:
+        logging.getLogger(__name__).warning("GEMINI_MCP_WEB_SEARCH: %s", note)
     try:
         code: int = options.command(config, options)
         if sys.stdout:

@@ -133,6 +133,14 @@ class Config(BaseModel):
             raise ValueError("should be a model name, not a flag")
         return value
 
+    @field_validator("web_search")
+    @classmethod
+    def _file(cls, value: Path | None) -> Path | None:
+        try:
+            return value.expanduser().absolute() if value else None
+        except RuntimeError:
+            raise ValueError("should be the path of a file") from None
+
     @field_validator("config_dir")
     @classmethod
     def _folder(cls, value: Path) -> Path:
@@ -149,7 +157,7 @@ class Config(BaseModel):
     def engines(self) -> Engines:
         """What web_search can be asked to use."""
         if self.web_search:
-            return engines.load(self.web_search.expanduser())
+            return engines.load(self.web_search)
         return engines.without_file(self.providers[0], self.grounded_model)
 
     @classmethod

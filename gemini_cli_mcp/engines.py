@@ -26,7 +26,10 @@ OF_PROVIDER: dict[str, Family] = {
 }
 
 _Name = Annotated[str, Field(pattern=r"^[\w.:-]{1,64}$")]
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=\s*[}\]])', re.DOTALL)
+# What is not closed reaches to the end: so nothing is looked at twice.
+_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|//[^\n]*+|/\*(?:.*?\*/|.*+)', re.DOTALL)
+_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
+_MODEL = re.compile(r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII)
 
 
 class _Strict(BaseModel):
@@ -38,7 +41,7 @@ class Glm(_Strict):
 
     form: Literal["chat", "api"] = "chat"
     search_engine: str = Field("search_std", alias="searchEngine")
-    base_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = Field(
+    base_url: Annotated[str, Field(pattern=r"^https?://[\w.:-]+(?:/[\w./~-]*)?$")] = Field(
         "https://api.z.ai/api/paas/v4", alias="baseUrl"
     )
 
@@ -56,9 +59,9 @@ class _WebSearch(_Strict):
     inject_policy: Literal["selective", "always"] = Field("selective", alias="injectPolicy")
 
 
-class _Route(BaseModel):
+class _Route(_Strict):
     id: str
-    priority: float = 0
+    priority: Annotated[float, Field(allow_inf_nan=False)] = 0
     targets: list[str]
 
 
@@ -95,13 +98,17 @@ class Target:
         name, _, rest = provider_key.partition(".")
         if name not in FAMILIES:
             known = ", ".join(FAMILIES)
-            raise ValueError(f"{provider_key!r} begins with no known family ({known})")
+            raise ValueError(f"{name[:20]!r} is no known family ({known})")
         family = name
         alias = None
         if not rest.startswith(MODELS):
             alias, _, rest = rest.partition(".")
+            if not alias:
+                raise ValueError(f"{provider_key!r} names neither account nor model")
         if not rest:
             raise ValueError(f"{provider_key!r} names no model")
+        if not _MODEL.fullmatch(rest):
+            raise ValueError(f"{rest!r} is no name of a model")
         account = accounts.get(alias) if alias else None
         return cls(family, alias or None, rest, account.api_key_env if account else None)
 
@@ -142,7 +149,7 @@ def without_file(provider: str, model: str) -> Engines:
 def load(path: Path) -> Engines:
     """The engines of a file; ConfigError names the place in it that is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{_NAMED} {path}: it cannot be read ({type(error).__name__}).") from None
     try:
@@ -162,14 +169,18 @@ _NAMED = "GEMINI_MCP_WEB_SEARCH:"
 
 
 def _without_comments(text: str) -> str:
-    """JSON without comments and without commas that nothing follows; strings stay."""
-    # Twice: a comment may stand behind such a comma.
-    for _ in range(2):
-        text = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else " ", text)
-    return text
+    """JSON without comments and without commas that nothing follows; strings and lines stay."""
+
+    def blank(token: re.Match[str]) -> str:
+        return token[0] if token[0].startswith('"') else " " + "\n" * token[0].count("\n")
+
+    return _COMMA.sub(blank, _COMMENT.sub(blank, text))
 
 
 def _engines(file: _File) -> Engines:
+    for alias in file.accounts:
+        if alias.startswith(MODELS) or "." in alias or not alias:
+            raise ValueError(f"accounts.{alias}: such an alias would be taken for a model")
     entries = file.web_search.engines
     parsed: list[tuple[_Engine, Target]] = []
     for index, entry in enumerate(entries):
@@ -187,8 +198,8 @@ def _engines(file: _File) -> Engines:
     for entry, _ in parsed:
         if routed is not None and entry.provider_key not in [key for key, _ in routed]:
             raise ValueError(
-                f"engine {entry.id!r}: its providerKey {entry.provider_key!r} is no target in "
-                "virtualrouter.routing.web_search"
+                f"webSearch.engines.{entries.index(entry)}.providerKey: {entry.provider_key!r} of "
+                f"engine {entry.id!r} is no target in virtualrouter.routing.web_search"
             )
     others = [target for _, target in routed or ()]
     only = entries[0].id if len(entries) == 1 else None

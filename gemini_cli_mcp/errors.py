@@ -148,6 +148,13 @@ class EngineFailed(GeminiMcpError):
     hint = "Try again, or choose another engine."
 
 
+class EngineRefused(EngineFailed):
+    """An engine will not take this request, however often it is sent."""
+
+    retryable = False
+    hint = "Correct the engine's settings, or choose another engine."
+
+
 class NotGrounded(GeminiMcpError):
     """The model answered, but no search was behind it."""
 

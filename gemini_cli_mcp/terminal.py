@@ -24,7 +24,7 @@ from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.grounded import grounded_search as ground
 from gemini_cli_mcp.research.search import search as research
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.text import scrub_all
+from gemini_cli_mcp.text import escaped, markdown_link, scrub_all
 from gemini_cli_mcp.workspace import Workspace
 
 BAD_USAGE = 2
@@ -200,9 +200,10 @@ def _listed(found: Object) -> str:
     """Hits as a person reads them."""
     lines = [found["summary"], ""]
     for number, hit in enumerate(found["hits"], 1):
-        lines.append(f"{number}. [{hit['title']}]({hit['url']}) ({hit['source']})")
-        if hit.get("snippet"):
-            lines.append(f"   {hit['snippet']}")
+        beside = " · ".join(escaped(hit[name]) for name in ("source", "date") if name in hit)
+        lines.append(f"{number}. {markdown_link(hit['title'], hit['url'])} ({beside})")
+        if "snippet" in hit:
+            lines.append(f"   {escaped(hit['snippet'])}")
     return "\n".join(lines)
 
 

@@ -11,6 +11,9 @@ from typing import cast
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
+_INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
+"""Characters that change how a line is read without being seen."""
+
 _SECRETS = re.compile(
     r"""(?x)
     AIza[\w-]{20,}                                     # Google API keys
@@ -34,16 +37,21 @@ def scrub(text: str) -> str:
     return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
+def escaped(text: str) -> str:
+    """The text in one line of Markdown that shows it as it is."""
+    return re.sub(r"([\[\]\\`*_<>#!|])", r"\\\1", " ".join(scrub(text).split()))
+
+
 def markdown_link(title: str, url: str) -> str:
     """A link that foreign titles and addresses cannot break out of."""
-    words = re.sub(r"([\[\]\\`*_<>])", r"\\\1", " ".join(scrub(title).split()))
+    words = escaped(title)
     address = re.sub(r"[\s()<>]", lambda match: f"%{ord(match[0]):02X}", url)
     return f"[{words or 'link'}]({address})"
 
 
 def one_line(text: str, limit: int) -> str:
     """The text in one line of at most so many characters, cut at a word where that is possible."""
-    line = " ".join(scrub(text).split())
+    line = " ".join(_INVISIBLE.sub("", scrub(text)).split())
     if len(line) <= limit:
         return line
     cut = line[: limit - 1]

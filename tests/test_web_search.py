@@ -17,6 +17,7 @@ from gemini_cli_mcp.engines import Target
 from gemini_cli_mcp.errors import (
     ConfigError,
     EngineFailed,
+    EngineRefused,
     GeminiMcpError,
     InvalidInput,
     NoResults,
@@ -25,6 +26,7 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
+from gemini_cli_mcp.models import as_object
 from gemini_cli_mcp.providers import glm
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.workspace import Workspace
@@ -230,11 +232,30 @@ BROKEN: dict[str, tuple[str, str]] = {
     ),
     "an unknown family": (
         json.dumps({"webSearch": {"engines": [engine("a", "bing.gemini-x")]}}),
-        "webSearch.engines.0.providerKey: 'bing.gemini-x' begins with no known family",
+        "webSearch.engines.0.providerKey: 'bing' is no known family",
     ),
     "no model": (
         json.dumps({"webSearch": {"engines": [engine("a", "glm.work")]}}),
         "webSearch.engines.0.providerKey: 'glm.work' names no model",
+    ),
+    "a flag for a model": (
+        json.dumps({"webSearch": {"engines": [engine("a", "gemini-cli.work.--yolo")]}}),
+        "'--yolo' is no name of a model",
+    ),
+    "an account that looks like a model": (
+        json.dumps(
+            {
+                "webSearch": {"engines": [engine("a", "glm.glm-4")]},
+                "accounts": {"production": {"apiKeyEnv": "X"}},
+            }
+        ),
+        "accounts.production",
+    ),
+    "an address that is none": (
+        json.dumps(
+            {"webSearch": {"engines": [engine("a", "glm.x.y", glm={"baseUrl": "http://["})]}}
+        ),
+        "webSearch.engines.0.glm.baseUrl",
     ),
     "a target that is not routed": (
         json.dumps(
@@ -245,7 +266,7 @@ BROKEN: dict[str, tuple[str, str]] = {
                 },
             }
         ),
-        "engine 'a': its providerKey 'glm.glm-4' is no target",
+        "webSearch.engines.0.providerKey: 'glm.glm-4' of engine 'a' is no target",
     ),
 }
 
@@ -344,7 +365,12 @@ async def schema(searcher: Searcher) -> tuple[Result, int]:
 
 
 async def test_the_schema_shows_the_engines(searcher: Searcher) -> None:
-    searcher.has(*(engine(name, f"glm.glm-{name}") for name in "abcd"))
+    searcher.has(
+        *(
+            engine(name, f"glm.glm-{name}") | {"description": f"Engine {name} " * 50}
+            for name in "abcd"
+        )
+    )
 
     shown, size = await schema(searcher)
 
@@ -375,7 +401,7 @@ async def test_recency_and_count_go_through_the_prompt_of_a_cli(searcher: Search
 
     prompt = searcher.stub.runs[0]["prompt"]
     assert "(at least 1 sources) (only pages of the last week)" in prompt
-    assert result["metadata"]["applied"] == {"count": "prompt", "recency": "prompt"}
+    assert result["metadata"]["applied"] == {"recency": "prompt", "count": "prompt"}
     assert len(result["hits"]) == 1
 
 
@@ -422,13 +448,35 @@ async def test_an_account_has_its_own_key_and_others_stay_hidden(searcher: Searc
     assert "WORK" not in environment and "HOME_SECRET_NAME" not in environment
 
 
-async def test_an_alias_without_an_account_is_told_and_has_no_effect(
-    searcher: Searcher, caplog: pytest.LogCaptureFixture
+def test_an_alias_without_an_account_is_told_at_the_start_and_has_no_effect(
+    searcher: Searcher,
 ) -> None:
     searcher.has(engine("a", "gemini-cli.work.flash"))
 
-    assert (await searcher.search())["metadata"]["account"] == "work"
-    assert "the account alias 'work' has no entry in `accounts`" in caplog.text
+    done = run(searcher.stub, "web-search", QUESTION)
+
+    assert done.returncode == 0
+    assert "[WARNING] GEMINI_MCP_WEB_SEARCH: the account alias 'work' has no entry" in done.stderr
+
+
+async def test_an_account_without_its_key_is_not_answered_by_another_sign_in(
+    searcher: Searcher,
+) -> None:
+    searcher.has(engine("a", "gemini-cli.work.flash"), accounts={"work": {"apiKeyEnv": "WORK"}})
+    searcher.stub.environ |= {"GOOGLE_API_KEY": "other", "GEMINI_API_KEY": "another"}
+
+    with pytest.raises(NotSignedIn) as caught:
+        await searcher.search()
+
+    assert "WORK" in caught.value.next_step
+    assert searcher.stub.runs == []
+
+
+async def test_a_model_that_the_engine_cannot_use_is_the_files_fault(searcher: Searcher) -> None:
+    searcher.has(engine("a", "gemini-cli.pro"))
+
+    with pytest.raises(ConfigError, match="Engine 'a'"):
+        await searcher.search()
 
 
 async def test_accounts_of_one_model_stand_in_for_each_other_by_priority(
@@ -518,12 +566,16 @@ async def test_the_plain_form_of_glm(searcher: Searcher, fake: FakeGlm) -> None:
     "answer",
     [
         {**CHAT, "web_search": []},
-        {"choices": CHAT["choices"]},
+        {"choices": CHAT["choices"], "error": None},
         {**CHAT, "web_search": None},
         {**CHAT, "web_search": [{"icon": "x"}]},
         {**CHAT, "web_search": [{"title": "x", "link": "javascript:alert(1)"}]},
         {**CHAT, "web_search": [{"title": "x", "link": "data:text/html,x"}, "text", None]},
         {**CHAT, "web_search": [{"title": "x", "link": "https://"}]},
+        {**CHAT, "web_search": [{"title": "x", "link": "https://a.org/x\n\n# heading"}]},
+        {**CHAT, "web_search": [{"title": "x", "link": "https://h .org/x"}]},
+        {**CHAT, "web_search": [{"title": "x", "link": "https://a\u200b.org/x"}]},
+        {**CHAT, "web_search": [{"title": "x", "link": 'https://a.org/"><script>'}]},
     ],
 )
 async def test_an_answer_without_hits_is_no_result(
@@ -564,6 +616,10 @@ async def test_half_empty_hits_are_completed_and_doubles_dropped(
         (200, {"error": {"code": "1113", "message": "no money"}}, QuotaExhausted),
         (503, {"error": {"code": "", "message": "busy"}}, EngineFailed),
         (502, "<html>secret-key-of-glm</html>", EngineFailed),
+        (400, {"error": {"code": "1214", "message": "bad"}}, EngineRefused),
+        (200, {"code": 1001, "msg": "no key", "success": False}, NotSignedIn),
+        (200, {"error": "secret-key-of-glm"}, EngineFailed),
+        (200, "[" * 100_000, EngineFailed),
         (200, "no json", EngineFailed),
         (200, "[]", EngineFailed),
     ],
@@ -580,8 +636,9 @@ async def test_a_failure_of_glm_is_named_and_passed_on(
     said = caught.value.message + caught.value.next_step
     assert "Engine 'glm': GLM" in said
     assert "secret-key-of-glm" not in said
-    if isinstance(answer, dict) and answer["error"]["code"]:
-        assert f"code {answer['error']['code']}: {answer['error']['message']}" in said
+    error_told = as_object(as_object(answer).get("error"))
+    if error_told.get("code"):
+        assert f"code {error_told['code']}: {error_told['message']}" in said
 
 
 async def test_what_passes_is_tried_again(searcher: Searcher, fake: FakeGlm) -> None:
@@ -649,6 +706,43 @@ def test_an_engine_without_a_file_follows_the_providers() -> None:
     assert engines.without_file("api", "flash").engines[0].targets == (
         Target("gemini-api", None, "flash"),
     )
+
+
+def test_hostile_hits_stay_text_in_a_terminal(searcher: Searcher, fake: FakeGlm) -> None:
+    with_glm(searcher, fake)
+    title = "T](http://evil) **b** \u202e"
+    hit = {
+        "title": title,
+        "link": "https://e.org/a)[click](javascript:x",
+        "content": "# no\n\n# no",
+    }
+    fake.answers = [{**CHAT, "web_search": [hit]}]
+
+    done = run(searcher.stub, "web-search", QUESTION)
+
+    assert "](http://evil" not in done.stdout.replace("\\](http://evil", "")
+    assert "](javascript" not in done.stdout and "\n#" not in done.stdout
+    assert "\u202e" not in done.stdout
+
+
+async def test_many_long_hits_come_without_snippets_from_some_point_on(
+    searcher: Searcher, fake: FakeGlm
+) -> None:
+    with_glm(searcher, fake)
+    hits = [{**HIT, "link": f"https://a.org/{'x' * 1500}{number}"} for number in range(200)]
+    fake.answers = [{**CHAT, "web_search": hits}]
+
+    found = (await searcher.search(QUESTION, None, None, 50))["hits"]
+
+    assert len(found) == 50
+    assert "snippet" in found[0] and "snippet" not in found[-1]
+
+
+def test_unclosed_comments_take_no_time(searcher: Searcher) -> None:
+    searcher.reads("/* " * 50_000 + '"' * 1001)
+
+    with pytest.raises(ConfigError):
+        _ = searcher.config
 
 
 def test_reports_are_not_hits(stub: Stub) -> None:

@@ -6,15 +6,20 @@ from pathlib import Path
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.engines import OF_PROVIDER, Family
 from gemini_cli_mcp.models import Provider
-from gemini_cli_mcp.providers import antigravity_binary, gemini_binary
+from gemini_cli_mcp.providers import antigravity_binary, gemini_binary, gemini_home
 from gemini_cli_mcp.workspace import Workspace
 
 
 def chosen(config: Config, workspace: Workspace, environ: Mapping[str, str]) -> list[Provider]:
     """Each imported only if it is listed."""
-    secret = config.engines.key_variables - {"GEMINI_API_KEY"}
-    given = {name: value for name, value in environ.items() if name not in secret}
+    given = without_foreign_keys(config, environ)
     return [of_family(OF_PROVIDER[name], config, workspace, given) for name in config.providers]
+
+
+def without_foreign_keys(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment less the keys of web_search's accounts, whatever their variables' names."""
+    hidden = {name for name in config.engines.key_variables if not gemini_home.is_its_own(name)}
+    return {name: value for name, value in environ.items() if name not in hidden}
 
 
 def find_binary(provider: str, config: Config, environ: Mapping[str, str]) -> Path:

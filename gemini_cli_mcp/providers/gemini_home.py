@@ -113,12 +113,13 @@ class Home:
 
 
 def _withheld(name: str, value: str) -> bool:
-    if _is_its_own(name):
+    if is_its_own(name):
         return not value  # an empty one would hide the one in a linked .env
     return is_secret(name)
 
 
-def _is_its_own(name: str) -> bool:
+def is_its_own(name: str) -> bool:
+    """Whether a variable of this name is the CLI's to read."""
     return name.upper() == "GEMINI_API_KEY" or name.upper().startswith("GOOGLE_")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from gemini_cli_mcp.engines import Glm as Settings
 from gemini_cli_mcp.errors import (
     EngineFailed,
+    EngineRefused,
     GeminiMcpError,
     NotSignedIn,
     QuotaExhausted,
@@ -18,7 +19,9 @@ from gemini_cli_mcp.text import redact, scrub
 LONGEST_QUERY = 70
 """Characters that the plain search API takes."""
 TIMEOUT = 60.0
-"""Seconds for one answer."""
+"""Seconds without a byte of the answer."""
+LARGEST = 5_000_000
+"""Bytes of an answer that are read."""
 SIGN_IN = "Set ZAI_API_KEY, or the variable that the engine's account names, to a key of Z.ai."
 
 _NO_MONEY = {"1113"}
@@ -28,12 +31,11 @@ _TOO_MANY = {"1302", "1303", "1305"}
 
 @dataclass(frozen=True)
 class Found:
-    """What GLM says and found."""
+    """What an engine says and found."""
 
-    summary: str
+    summary: str | None
+    """None: nobody wrote one."""
     hits: tuple[Hit, ...]
-    built: bool
-    """Whether the summary is made of the hits and not written by the model."""
 
 
 class Glm:
@@ -45,18 +47,18 @@ class Glm:
 
     async def search(self, model: str, query: str, recency: str, count: int) -> Found:
         """Search; hits may be none."""
-        if not self._key:
-            raise NotSignedIn("There is no key for GLM.", hint=SIGN_IN)
+        if not self._key or not self._key.isascii() or not self._key.isprintable():
+            raise NotSignedIn("There is no key for GLM, or none that can be one.", hint=SIGN_IN)
         if self._settings.form == "api":
-            answer = await self._post("web_search", self._api_request(query, recency, count))
-            hits = _hits(answer.get("search_result"))
-            lines = [f"- {hit.title}: {hit.snippet or ''}".rstrip(": ") for hit in hits]
-            return Found("\n".join(lines), hits, built=True)
+            request = self._api_request(query, recency, count)
+            answer = await self._post("web_search", request, "search_result")
+            return Found(None, _hits(answer["search_result"]))
         request = self._chat_request(model, query, recency, count)
-        answer = await self._post("chat/completions", request)
+        answer = await self._post("chat/completions", request, "choices")
         choice = as_object(next(iter(as_list(answer.get("choices"))), None))
         said = as_object(choice.get("message")).get("content")
-        return Found(str(said or "").strip(), _hits(answer.get("web_search")), built=False)
+        summary = said.strip() if isinstance(said, str) else ""
+        return Found(summary, _hits(answer.get("web_search")))
 
     def _api_request(self, query: str, recency: str, count: int) -> Object:
         return {
@@ -84,7 +86,8 @@ class Glm:
             "stream": False,
         }
 
-    async def _post(self, path: str, body: Object) -> Object:
+    async def _post(self, path: str, body: Object, wanted: str) -> Object:
+        """The answer, which must have the key `wanted`."""
         import httpx2  # late: most deployments have no such engine
 
         url = f"{self._settings.base_url.rstrip('/')}/{path}"
@@ -93,39 +96,41 @@ class Glm:
                 response = await client.post(
                     url, json=body, headers={"Authorization": f"Bearer {self._key}"}
                 )
-                answer = as_object(_json(response))
         except httpx2.TimeoutException:
             raise TimedOut("GLM did not answer in time.") from None
         except httpx2.HTTPError as error:
             raise EngineFailed(f"GLM cannot be reached ({type(error).__name__}).") from None
-        if response.status_code != 200 or "error" in answer:
-            raise self._failure(response.status_code, as_object(answer.get("error")))
-        if not answer:
-            raise EngineFailed("GLM answered something that is no JSON object.")
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise EngineRefused(f"GLM cannot be asked ({type(error).__name__}).") from None
+        answer = _json(response)
+        if response.status_code != 200 or answer.get("error") or wanted not in answer:
+            raise self._failure(response.status_code, answer)
         return answer
 
-    def _failure(self, status: int, error: Object) -> GeminiMcpError:
+    def _failure(self, status: int, answer: Object) -> GeminiMcpError:
         """Its code and words are passed on: they say what to do."""
+        error = as_object(answer.get("error")) or answer
         code = str(error.get("code") or "")
-        words = scrub(redact(str(error.get("message") or ""), [self._key or ""]))[:300]
+        words = str(error.get("message") or error.get("msg") or answer.get("error") or "")
         said = f"GLM answered {status}" + (f", code {code}" if code else "")
-        said += f": {words}" if words else "."
+        said += f": {words}" if words else " without what was asked for."
+        said = scrub(redact(said, [self._key or ""]))[:300]
         if code in _NO_MONEY:
-            return QuotaExhausted(
-                said, hint="Top up the account at Z.ai, or choose another engine."
-            )
+            return QuotaExhausted(said, hint="Top up the account, or choose another engine.")
         if status in (401, 403) or code in _NO_KEY:
             return NotSignedIn(said, hint=SIGN_IN)
         if status == 429 or code in _TOO_MANY:
             return RateLimited(said)
-        return EngineFailed(said)
+        refused = 300 <= status < 500 or (status == 200 and code)
+        return EngineRefused(said) if refused else EngineFailed(said)
 
 
-def _json(response: Any) -> object:
+def _json(response: Any) -> Object:
+    """The object in the body; an empty one if there is none."""
     try:
-        return response.json()
-    except ValueError:
-        return None
+        return as_object(response.json()) if len(response.content) <= LARGEST else {}
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _hits(value: object) -> tuple[Hit, ...]:
