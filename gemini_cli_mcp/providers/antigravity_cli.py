@@ -91,8 +91,6 @@ class AntigravityCli:
 
     async def ground(self, query: str, how: Grounding, progress: Progress) -> Reply:
         """Let it make one search; what that returned is the answer."""
-        if how.include_thoughts:
-            raise InvalidInput("`include_thoughts`: agy does not tell them; `api` can.")
         if how.thinking == "off":
             raise InvalidInput("`thinking`: agy always thinks; `gemini` and `api` can go without.")
         flags = ["--effort", how.thinking]

@@ -64,7 +64,8 @@ class GeminiApi:
     thoughts = True
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
-        self.asked_model: str | None = _latest(config.model or "flash")
+        self.asked_model: str | None = None  # an alias at most: the response tells the real one
+        self._model = _latest(config.model or "flash")
         self._correction_model = _latest(config.correction_model or config.model or "flash")
         self._environ = environ
         self._secrets = secrets(environ)
@@ -79,7 +80,7 @@ class GeminiApi:
         tools: list[Object] = [{"google_search": {}}, {"url_context": {}}]
         system = prompts.path("system-prompt").read_text(encoding="utf-8")
         config: Object = {"tools": tools, "system_instruction": system}
-        return await self._generate(self.asked_model or "", prompt, config, links=True)
+        return await self._generate(self._model, prompt, config, links=True)
 
     async def ground(self, query: str, how: Grounding, progress: Progress) -> Reply:
         """One request whose only tool is Google Search."""

@@ -77,8 +77,6 @@ class GeminiCli:
 
         What the model makes of it does not matter, nor if it fails in that.
         """
-        if how.include_thoughts:
-            raise InvalidInput("`include_thoughts`: the gemini CLI does not tell them; `api` can.")
         if how.model != "flash" and gemini_home.renamed(how.model):
             raise InvalidInput(
                 f"`model`: the gemini CLI does not search with {how.model!r}. Give it a full name "

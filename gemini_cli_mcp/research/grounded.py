@@ -56,6 +56,9 @@ async def grounded_search(
     started = time.monotonic()
 
     async def attempt(provider: Provider) -> tuple[Provider, Reply]:
+        if how.include_thoughts and not provider.thoughts:
+            name = provider.name
+            raise InvalidInput(f"`include_thoughts`: {name} does not tell them; `api` can.")
         return provider, await grounded_reply(provider, question, how, progress, desk.sleep)
 
     try:
