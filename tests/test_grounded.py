@@ -752,6 +752,20 @@ async def test_without_any_usable_provider_each_ones_way_is_told(providers: Prov
         assert name in caught.value.message and name in caught.value.next_step
 
 
+async def test_a_deep_search_ends_with_its_report_when_no_provider_is_left(
+    providers: Providers,
+) -> None:
+    providers.use("gemini,antigravity")
+    failed(providers, "antigravity", "no-sign-in")
+    draft = {"text": report("Draft."), "searches": [found("sky", "nasa")]}
+    providers.stub.plays(draft, {"exit_code": 41, "stderr": "no"})
+
+    result = await providers.stub.deep_search()
+
+    assert (result["result"], result["metadata"]["stop_reason"]) == ("Draft.", "NO_PROVIDER")
+    assert result["metadata"]["iterations"] == 2
+
+
 async def test_a_missing_extra_is_told_with_how_to_get_it(
     providers: Providers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

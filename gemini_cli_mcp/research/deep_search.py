@@ -18,6 +18,7 @@ from gemini_cli_mcp.errors import (
     CliNotFound,
     GeminiMcpError,
     InvalidInput,
+    NoProvider,
     NotSignedIn,
     QuotaExhausted,
     TimedOut,
@@ -33,7 +34,7 @@ from gemini_cli_mcp.research.rounds import SAID, Round
 
 logger = logging.getLogger(__name__)
 
-LASTING = (NotSignedIn, QuotaExhausted, CliNotFound)
+LASTING = (NotSignedIn, QuotaExhausted, CliNotFound, NoProvider)
 """Failures that the next round would meet again."""
 LEAST_KEPT = 0.5
 """Part of the longest report so far that a new one must have to take the best one's place."""
