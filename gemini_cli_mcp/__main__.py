@@ -8,7 +8,9 @@ from pathlib import Path
 
 from gemini_cli_mcp import __version__, logs
 from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.engines import MOST_HITS, RECENCIES
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.models import THINKING_TOKENS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -135,15 +137,15 @@ def _parser() -> argparse.ArgumentParser:
     grounded = commands.add_parser("grounded-search", help="ask Google Search one thing")
     grounded.add_argument("query", metavar="QUERY")
     grounded.add_argument("--model", help="the model that searches")
-    grounded.add_argument("--thinking", choices=["off", "low", "medium", "high"])
+    grounded.add_argument("--thinking", choices=list(THINKING_TOKENS))
     grounded.add_argument("--include-thoughts", action="store_true", help="where the provider can")
     grounded.add_argument("--json", action="store_true", help="print the structured result")
     grounded.set_defaults(command=_grounded_search)
     web = commands.add_parser("web-search", help="list pages of the web")
     web.add_argument("query", metavar="QUERY")
     web.add_argument("--engine", help="one of the engines of GEMINI_MCP_WEB_SEARCH")
-    web.add_argument("--recency", choices=["oneDay", "oneWeek", "oneMonth", "oneYear", "noLimit"])
-    web.add_argument("--count", type=int, metavar="N", help="hits at most, 1 to 50")
+    web.add_argument("--recency", choices=list(RECENCIES))
+    web.add_argument("--count", type=int, metavar="N", help=f"hits at most, 1 to {MOST_HITS}")
     web.add_argument("--json", action="store_true", help="print the structured result")
     web.set_defaults(command=_web_search)
     login = commands.add_parser("login", help="sign in with the official CLI, in this terminal")

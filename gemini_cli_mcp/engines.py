@@ -19,6 +19,10 @@ Family = Literal["gemini-cli", "antigravity", "gemini-api", "glm"]
 FAMILIES: tuple[Family, ...] = ("gemini-cli", "antigravity", "gemini-api", "glm")
 MODELS = ("gemini-", "glm-", "flash", "pro", "auto")
 """How the name of a model begins; what begins otherwise is an account's alias."""
+RECENCIES = {"oneDay": 1, "oneWeek": 7, "oneMonth": 31, "oneYear": 366, "noLimit": None}
+"""How new hits must be, and how many days that is."""
+MOST_HITS = 50
+USUAL_HITS = 10
 OF_PROVIDER: dict[str, Family] = {
     "gemini": "gemini-cli",
     "antigravity": "antigravity",

@@ -33,6 +33,11 @@ def as_list(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
+def as_count(value: object) -> int:
+    """The value if it is a whole number, else 0."""
+    return value if isinstance(value, int) else 0
+
+
 @dataclass(frozen=True)
 class Source:
     """A page that was found or read, exactly as the provider's record names it."""
@@ -111,6 +116,13 @@ class Reply:
 Thinking = Literal["off", "low", "medium", "high"]
 THINKING_TOKENS: dict[Thinking, int] = {"off": 0, "low": 1024, "medium": 8192, "high": 24576}
 """For models that count what they think instead of knowing levels: Gemini 2.5."""
+
+
+def amount_of(thinking: Thinking, model: str | None) -> int | str:
+    """So many tokens, or a level: in the words of the model's generation."""
+    if model and model.startswith("gemini-2.5"):
+        return THINKING_TOKENS[thinking]
+    return "minimal" if thinking == "off" else thinking
 
 
 @dataclass(frozen=True)

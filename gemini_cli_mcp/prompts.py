@@ -24,3 +24,8 @@ def fill(name: str, /, **values: str) -> str:
     """The template `name` with each `{{placeholder}}` replaced by its value."""
     template = path(name).read_text(encoding="utf-8")
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+
+def inlined(prompt: str, file: Path) -> str:
+    """A correction's prompt with its file in place of `@name`, for whoever cannot read files."""
+    return prompt.replace(f"@{file.name}", file.read_text(encoding="utf-8"), 1)

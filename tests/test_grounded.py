@@ -587,6 +587,7 @@ async def test_a_report_of_the_api_gets_links_where_its_supports_are(
     assert result["result"] == f'The sky "is" blue. {link}'
     assert result["metadata"]["citations"] == {"total": 2, "seen": 2, "domain": 0, "unseen": 0}
     assert (result["metadata"]["provider"], result["metadata"]["evidence"]) == ("api", "ledger")
+    assert result["metadata"]["search_suggestions"] == "<b>suggested</b>"
     assert {"googleSearch": {}} in api.requests[0].body["tools"]
     assert {"urlContext": {}} in api.requests[0].body["tools"]
 

@@ -745,7 +745,7 @@ def test_unclosed_comments_take_no_time(searcher: Searcher) -> None:
         _ = searcher.config
 
 
-def test_reports_are_not_hits(stub: Stub) -> None:
+def test_a_run_that_does_not_search_has_no_hits(stub: Stub) -> None:
     stub.plays({"text": report()})
 
     done = run(stub, "web-search", QUESTION)

@@ -82,8 +82,7 @@ class AntigravityCli:
     async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
         """Answer with its own web search; a correction is told its file in the prompt."""
         if file:
-            text = file.read_text(encoding="utf-8")  # noqa: ASYNC240 - small, and our own
-            return await self._ask(prompt.replace(f"@{file.name}", text), progress, [])
+            return await self._ask(prompts.inlined(prompt, file), progress, [])
         reply = await self._ask(prompt, progress, [])
         if not any(search.error is None for search in reply.searches):
             raise ExecutionFailed("agy answered without having searched.")

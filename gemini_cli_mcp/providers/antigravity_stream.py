@@ -4,7 +4,17 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from gemini_cli_mcp.models import Fetch, Object, Progress, Reply, Search, Source, Usage, as_object
+from gemini_cli_mcp.models import (
+    Fetch,
+    Object,
+    Progress,
+    Reply,
+    Search,
+    Source,
+    Usage,
+    as_count,
+    as_object,
+)
 from gemini_cli_mcp.text import one_line
 
 SEARCH_TOOL = "search_web"
@@ -54,15 +64,11 @@ class Session:
         """What it answered and what its steps show."""
         usage = as_object(as_object(self.result).get("usage"))
 
-        def count(name: str) -> int:
-            value = usage.get(name)
-            return value if isinstance(value, int) else 0
-
         counts = Usage(
-            count("input_tokens"),
-            count("output_tokens"),
-            count("cache_read_tokens"),
-            count("total_tokens"),
+            as_count(usage.get("input_tokens")),
+            as_count(usage.get("output_tokens")),
+            as_count(usage.get("cache_read_tokens")),
+            as_count(usage.get("total_tokens")),
             len(self._searches) + len(self._fetches),
         )
         return Reply(

@@ -23,7 +23,6 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.models import (
-    THINKING_TOKENS,
     Evidence,
     Fetch,
     Grounding,
@@ -34,6 +33,8 @@ from gemini_cli_mcp.models import (
     Source,
     Thinking,
     Usage,
+    amount_of,
+    as_count,
     as_list,
     as_object,
 )
@@ -74,9 +75,7 @@ class GeminiApi:
         """Answer with Google Search and URL context at hand; a correction gets no tool."""
         progress("asking the model")
         if file:
-            text = file.read_text(encoding="utf-8")  # noqa: ASYNC240 - small, and our own
-            prompt = prompt.replace(f"@{file.name}", text)
-            return await self._generate(self._correction_model, prompt, {})
+            return await self._generate(self._correction_model, prompts.inlined(prompt, file), {})
         tools: list[Object] = [{"google_search": {}}, {"url_context": {}}]
         system = prompts.path("system-prompt").read_text(encoding="utf-8")
         config: Object = {"tools": tools, "system_instruction": system}
@@ -150,10 +149,8 @@ def _latest(model: str) -> str:
 
 
 def _thinking(model: str, thinking: Thinking) -> Object:
-    """In the words of the model's generation: 2.5 counts tokens, later ones know levels."""
-    if model.startswith("gemini-2.5"):
-        return {"thinking_budget": THINKING_TOKENS[thinking]}
-    return {"thinking_level": "minimal" if thinking == "off" else thinking}
+    amount = amount_of(thinking, model)
+    return {"thinking_budget" if isinstance(amount, int) else "thinking_level": amount}
 
 
 def _reply(response: Object, model: str, *, links: bool) -> Reply:
@@ -271,15 +268,11 @@ def _fetches(candidate: Object) -> tuple[Fetch, ...]:
 def _usage(response: Object, searches: int) -> Usage:
     counts = as_object(response.get("usage_metadata"))
 
-    def count(name: str) -> int:
-        value = counts.get(name)
-        return value if isinstance(value, int) else 0
-
     return Usage(
-        count("prompt_token_count"),
-        count("candidates_token_count"),
-        count("cached_content_token_count"),
-        count("total_token_count"),
+        as_count(counts.get("prompt_token_count")),
+        as_count(counts.get("candidates_token_count")),
+        as_count(counts.get("cached_content_token_count")),
+        as_count(counts.get("total_token_count")),
         searches,
     )
 

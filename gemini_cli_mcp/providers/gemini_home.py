@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.models import THINKING_TOKENS, Thinking
+from gemini_cli_mcp.models import Thinking, amount_of
 from gemini_cli_mcp.workspace import Workspace
 
 _SECRETS = ("*_KEY", "*_TOKEN", "*_TOKENS", "*_SECRET", "*PASSWORD*", "*CREDENTIALS*")
@@ -217,11 +217,10 @@ def _settings(profile: Profile, sign_in: SignIn) -> dict[str, object]:
 
 
 def _thinking_config(model: str | None, thinking: Thinking) -> dict[str, object]:
-    """In the words of the model's generation: 2.5 counts tokens, later ones know levels."""
-    if model and model.startswith("gemini-2.5"):
-        return {"thinkingConfig": {"thinkingBudget": THINKING_TOKENS[thinking]}}
-    level = "MINIMAL" if thinking == "off" else thinking.upper()
-    return {"thinkingConfig": {"thinkingLevel": level}}
+    amount = amount_of(thinking, model)
+    if isinstance(amount, int):
+        return {"thinkingConfig": {"thinkingBudget": amount}}
+    return {"thinkingConfig": {"thinkingLevel": amount.upper()}}
 
 
 def _alias(model: str, config: dict[str, object]) -> dict[str, object]:

@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
-from gemini_cli_mcp.models import Object, Progress, Search, Usage, as_object
+from gemini_cli_mcp.models import Object, Progress, Search, Usage, as_count, as_object
 from gemini_cli_mcp.text import one_line
 
 SEARCH_TOOL = "google_web_search"
@@ -64,18 +64,20 @@ class Transcript:
         if not stats:
             return None
         return Usage(
-            input_tokens=_count(stats, "input_tokens"),
-            output_tokens=_count(stats, "output_tokens"),
-            cached_tokens=_count(stats, "cached"),
-            total_tokens=_count(stats, "total_tokens"),
-            tool_calls=_count(stats, "tool_calls"),
+            input_tokens=as_count(stats.get("input_tokens")),
+            output_tokens=as_count(stats.get("output_tokens")),
+            cached_tokens=as_count(stats.get("cached")),
+            total_tokens=as_count(stats.get("total_tokens")),
+            tool_calls=as_count(stats.get("tool_calls")),
         )
 
     @property
     def busiest_model(self) -> str | None:
         """The model with the most tokens: main turns outweigh the router and the search helper."""
         models = as_object(self._stats().get("models"))
-        tokens = {name: _count(as_object(stats), "total_tokens") for name, stats in models.items()}
+        tokens = {
+            name: as_count(as_object(stats).get("total_tokens")) for name, stats in models.items()
+        }
         return max(tokens, key=lambda name: tokens[name], default=None)
 
     def other_model(self, model: str | None) -> str | None:
@@ -147,8 +149,3 @@ def _event(line: str) -> Object | None:
 def _error_message(event: Object) -> str:
     error = as_object(event.get("error"))
     return str(error.get("message") or event.get("output") or "it failed")
-
-
-def _count(stats: Object, name: str) -> int:
-    value = stats.get(name)
-    return value if isinstance(value, int) else 0

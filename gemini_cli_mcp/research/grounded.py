@@ -21,7 +21,15 @@ from gemini_cli_mcp.errors import (
     NotSignedIn,
     TimedOut,
 )
-from gemini_cli_mcp.models import Grounding, Object, Progress, Provider, Reply, Search
+from gemini_cli_mcp.models import (
+    THINKING_TOKENS,
+    Grounding,
+    Object,
+    Progress,
+    Provider,
+    Reply,
+    Search,
+)
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.evidence import Ledger, domain_of
 from gemini_cli_mcp.research.fallback import first_of
@@ -31,7 +39,6 @@ from gemini_cli_mcp.text import markdown_link, redact, scrub
 
 logger = logging.getLogger(__name__)
 
-THINKING = ("off", "low", "medium", "high")
 
 LONGEST_TEXT = 40_000
 """Characters of a search's own text; more is not one answer."""
@@ -131,8 +138,8 @@ def _checked(config: Config, model: object, thinking: object, thoughts: object) 
     level = config.grounded_thinking if thinking is None else thinking
     if not isinstance(name, str) or not _MODEL.fullmatch(name):
         raise InvalidInput("`model` must be the name of a model.")
-    if level not in THINKING:
-        raise InvalidInput(f"`thinking` must be one of {', '.join(THINKING)}.")
+    if level not in THINKING_TOKENS:
+        raise InvalidInput(f"`thinking` must be one of {', '.join(THINKING_TOKENS)}.")
     if thoughts is not None and not isinstance(thoughts, bool):
         raise InvalidInput(f"`include_thoughts` must be true or false, not {type_name(thoughts)}.")
     return Grounding(name, level, bool(thoughts))

@@ -32,6 +32,8 @@ def common(question: str, started: float, answers: Sequence[Answer]) -> Object:
         "provider": provider.name,
         "usage": asdict(sum(usages, start=Usage())) if usages else None,
     }
+    if suggestions := answers[-1].reply.suggestions:
+        metadata["search_suggestions"] = suggestions
     if fallback := [item for answer in answers for item in answer.fallback]:
         metadata["fallback"] = fallback
     if ledger.every_search_failed:

@@ -11,7 +11,7 @@ from typing import cast
 import anyio
 
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.engines import Engine, Target
+from gemini_cli_mcp.engines import MOST_HITS, RECENCIES, USUAL_HITS, Engine, Target
 from gemini_cli_mcp.errors import (
     CliNotFound,
     ConfigError,
@@ -37,10 +37,7 @@ from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-DAYS = {"oneDay": 1, "oneWeek": 7, "oneMonth": 31, "oneYear": 366, "noLimit": None}
 WORDS = {"oneDay": "day", "oneWeek": "week", "oneMonth": "month", "oneYear": "year"}
-MOST_HITS = 50
-USUAL_HITS = 10
 LONGEST = {"title": 300, "source": 100, "date": 40, "snippet": 500, "url": 2000}
 LONGEST_SUMMARY = 16_000
 LONGEST_HITS = 24_000
@@ -141,14 +138,13 @@ class WebSearch:
 
     def _chosen(self, engine: object) -> Engine:
         engines = self._config.engines
-        if engine is None and engines.default is None:
-            known = ", ".join(item.id for item in engines.engines)
-            raise InvalidInput(f"`engine` must be named; there are: {known}.")
+        names = ", ".join(item.id for item in engines.engines)
         wanted = engines.default if engine is None else engine
+        if wanted is None:
+            raise InvalidInput(f"`engine` must be named; there are: {names}.")
         found = engines.get(wanted) if isinstance(wanted, str) else None
         if found is None:
-            known = ", ".join(item.id for item in engines.engines)
-            raise InvalidInput(f"`engine` must be one of: {known}.")
+            raise InvalidInput(f"`engine` must be one of: {names}.")
         return found
 
     async def _ask(self, engine: Engine, asked: _Asked) -> tuple[Target, Found, Object]:
@@ -183,7 +179,7 @@ class WebSearch:
         if asked.count != USUAL_HITS:
             words += f" (at least {asked.count} sources)"
             applied["count"] = "prompt"
-        if (days := DAYS[asked.recency]) is not None:
+        if (days := RECENCIES[asked.recency]) is not None:
             if target.family == "gemini-api":
                 how = replace(how, since=datetime.now(UTC) - timedelta(days=days))
                 applied["recency"] = "filter"
@@ -224,8 +220,8 @@ class WebSearch:
 def _recency(value: object) -> str:
     if value is None:
         return "noLimit"
-    if not isinstance(value, str) or value not in DAYS:
-        raise InvalidInput(f"`recency` must be one of {', '.join(DAYS)}.")
+    if not isinstance(value, str) or value not in RECENCIES:
+        raise InvalidInput(f"`recency` must be one of {', '.join(RECENCIES)}.")
     return value
 
 

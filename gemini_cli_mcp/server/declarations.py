@@ -2,8 +2,8 @@
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.config import MIN_ROUNDS
-from gemini_cli_mcp.engines import Engines
-from gemini_cli_mcp.models import MAX_QUERY, Object
+from gemini_cli_mcp.engines import MOST_HITS, RECENCIES, USUAL_HITS, Engines
+from gemini_cli_mcp.models import MAX_QUERY, THINKING_TOKENS, Object
 
 INSTRUCTIONS = """\
 Google-grounded web research. Call `search` for anything that may have changed since your \
@@ -126,7 +126,7 @@ def grounded_search_parameters(model: str, thinking: str) -> Object:
         "model": {"type": "string", "description": f"Model that searches; default {model}"},
         "thinking": {
             "type": "string",
-            "enum": ["off", "low", "medium", "high"],
+            "enum": list(THINKING_TOKENS),
             "default": thinking,
         },
         "include_thoughts": {
@@ -152,10 +152,15 @@ def web_search_parameters(engines: Engines) -> Object:
         "engine": engine,
         "recency": {
             "type": "string",
-            "enum": ["oneDay", "oneWeek", "oneMonth", "oneYear", "noLimit"],
+            "enum": list(RECENCIES),
             "default": "noLimit",
         },
-        "count": {"type": "integer", "minimum": 1, "maximum": 50, "default": 10},
+        "count": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MOST_HITS,
+            "default": USUAL_HITS,
+        },
     }
     required = ["query"] if engines.default else ["query", "engine"]
     return {"type": "object", "required": required, "properties": properties}
