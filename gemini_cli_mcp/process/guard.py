@@ -3,9 +3,9 @@
     python -I -S guard.py SERVER LIFELINE STATUS GRACE SCRATCH COMMAND...
 
 It is a subreaper, so every descendant of the command, even one that left the session and
-forked twice, is its child in the end. It reads from a pipe, the lifeline: when the other end
-closes, because the server wants it so or because the server is gone, however it went, the
-tree is ended. If it was the server (its pid) that went, the folder SCRATCH, if any, goes too.
+forked twice, is its child in the end. It reads from a pipe, the lifeline: a byte means that the
+server (its pid) wants the tree ended, and the pipe's end without one that the server is gone,
+however it went. Then the folder SCRATCH, if any, goes too.
 STATUS gets the lines `started PID`, `failed ERRNO`, `exited STATUS` and at last `clean`.
 
 Standard library only, and little of it: this starts with every call.
@@ -34,7 +34,7 @@ def main() -> None:
     guardian = Guardian(lifeline, status, grace)
     guardian.start(command)
     guardian.watch()
-    if scratch and os.getppid() != server:
+    if scratch and (guardian.is_orphan() or os.getppid() != server):
         import shutil
 
         shutil.rmtree(scratch, ignore_errors=True)
@@ -51,6 +51,7 @@ class Guardian:
         self._child = 0
         self._exited = False
         self._stopped = False
+        self._orphan = False
         self._asked: set[int] = set()
         self._wake, waker = os.pipe()
         for descriptor in (self._wake, waker):
@@ -98,7 +99,19 @@ class Guardian:
             if self._wake in ready:
                 os.read(self._wake, 4096)
             if self._lifeline in ready:
+                self._orphan = not os.read(self._lifeline, 1)
                 self._stopped = True
+
+    def is_orphan(self) -> bool:
+        """Whether the server went without a word.
+
+        A dying one closes its pipes a moment before its children get another parent.
+        """
+        events = select.poll()
+        events.register(self._lifeline, select.POLLIN)
+        if not self._stopped and events.poll(0):
+            self._orphan = not os.read(self._lifeline, 1)
+        return self._orphan
 
     def _woken(self, number: int, frame: object) -> None:
         if number in STOPPING:

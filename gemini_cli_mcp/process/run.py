@@ -2,7 +2,7 @@
 
 Knows nothing of gemini. On Linux a guardian (guard.py) stands between: it ends the whole
 tree of the command, whoever left the group, when we say so and also when we are gone. The
-only thing to do for that is to close one descriptor, so no cancellation can come between.
+only thing to do for that is to write one byte, so no cancellation can come between.
 Elsewhere the command gets a session of its own, and its group is ended.
 Both pipes are read while stdin is fed, so neither side can block the other.
 """
@@ -230,8 +230,8 @@ class _Guardian:
         return [sys.executable, "-I", "-S", guard.__file__, *numbers, scratch, *argv]
 
     async def end(self, child: _Child, pid: int) -> None:
-        """Cut the lifeline and see the guardian go; kill what a lost one left."""
-        self._close(*self.inherited, self._lifeline)
+        """Tell the guardian to end the tree and see it go; kill what a lost one left."""
+        self._let_go()
         try:
             with anyio.move_on_after(GRACE + PATIENCE, shield=True):
                 await child.exited.wait()
@@ -254,7 +254,15 @@ class _Guardian:
         return returncode
 
     def close(self) -> None:
-        self._close(*self._open)
+        self._let_go()
+        self._close(self._status)
+
+    def _let_go(self) -> None:
+        self._close(*self.inherited)
+        if self._lifeline in self._open:
+            with contextlib.suppress(BrokenPipeError):  # it is gone already
+                os.write(self._lifeline, b".")
+            self._close(self._lifeline)
 
     def _close(self, *descriptors: int) -> None:
         for descriptor in self._open.intersection(descriptors):
