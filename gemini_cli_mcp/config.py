@@ -98,6 +98,33 @@ class Config(BaseModel):
         description="Cycles (a run and, if needed, its correction) of one search or round; 1 s, "
         "2 s, then 5 s stand between them",
     )
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
+        4,
+        title="GEMINI_MCP_CONCURRENCY",
+        description="CLI processes at once for single runs; further calls wait",
+    )
+    queue: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        64,
+        title="GEMINI_MCP_QUEUE",
+        description="Calls that may wait; beyond that the answer is BUSY, with `retry_after_s`",
+    )
+    warm: Annotated[int, Field(ge=0, le=100)] = Field(
+        1,
+        title="GEMINI_MCP_WARM",
+        description="Long-lived CLI processes that `serve` keeps ready for search and deep_search; "
+        "0: a new process for every run",
+    )
+    warm_sessions: Annotated[int, Field(ge=1, le=1000)] = Field(
+        64,
+        title="GEMINI_MCP_WARM_SESSIONS",
+        description="Runs at once in a warm process",
+    )
+    warm_idle: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        900,
+        title="GEMINI_MCP_WARM_IDLE",
+        description="Seconds without a run after which a warm process is given back; the next "
+        "run brings it back",
+    )
     web_search: Path | None = Field(
         None,
         title="GEMINI_MCP_WEB_SEARCH",

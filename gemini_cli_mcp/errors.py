@@ -12,6 +12,7 @@ GeminiMcpError
 ├── NotGrounded       NOT_GROUNDED     there is an answer, but no search behind it
 ├── NoProvider        NO_PROVIDER      none of the providers can be used
 ├── Cancelled         CANCELLED        the caller stopped it before there was a result
+├── Busy              BUSY             too many calls wait already
 ├── NotFound          NOT_FOUND        there is no such job
 ├── InvalidInput      INVALID_INPUT    the caller's arguments
 └── ConfigError       CONFIG_ERROR     the environment's variables
@@ -175,6 +176,17 @@ class Cancelled(GeminiMcpError):
 
     code = "CANCELLED"
     hint = "Start it again if the result is still wanted."
+
+
+class Busy(GeminiMcpError):
+    """As many calls as may wait are waiting already."""
+
+    code = "BUSY"
+    retryable = True
+    hint = (
+        "Call again after `retry_after_s`. GEMINI_MCP_CONCURRENCY, GEMINI_MCP_WARM_SESSIONS and "
+        "GEMINI_MCP_QUEUE say how many may run and wait."
+    )
 
 
 class NotFound(GeminiMcpError):

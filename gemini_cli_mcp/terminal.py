@@ -18,7 +18,7 @@ from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError, failure_result
 from gemini_cli_mcp.live_view import Rounds, Stderr, Step, counted, live
 from gemini_cli_mcp.models import Object, as_list, as_object
-from gemini_cli_mcp.providers.choice import chosen, find_binary
+from gemini_cli_mcp.providers.choice import Providers, find_binary
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.grounded import grounded_search as ground
@@ -35,7 +35,7 @@ INTERRUPTED = 130
 def search(config: Config, environ: Mapping[str, str], query: str, *, as_json: bool) -> int:
     """Run `search` and show its result; the exit code."""
 
-    async def work(desk: Desk) -> Object:
+    async def work(desk: Desk, providers: Providers) -> Object:
         with live(config, Step()) as progress:
             return await research(desk, query, timeout=config.timeout, progress=progress)
 
@@ -54,7 +54,7 @@ def grounded_search(
 ) -> int:
     """Run `grounded_search` and show its result; the exit code."""
 
-    async def work(desk: Desk) -> Object:
+    async def work(desk: Desk, providers: Providers) -> Object:
         with live(config, Step()) as progress:
             asked = (query, model, thinking, include_thoughts)
             return await ground(desk, config, *asked, progress=progress)
@@ -74,9 +74,9 @@ def web_search(
 ) -> int:
     """Run `web_search` and show its hits; the exit code."""
 
-    async def work(desk: Desk) -> Object:
+    async def work(desk: Desk, providers: Providers) -> Object:
         with live(config, Step()) as progress:
-            engines = WebSearch(config, desk.workspace, environ)
+            engines = WebSearch(config, providers, environ)
             found = await engines.search(query, engine, recency, count, progress=progress)
             return found if as_json else {**found, "result": _listed(found)}
 
@@ -117,7 +117,7 @@ def deep_search(
         return BAD_USAGE
     interrupt = _Interrupt()
 
-    async def work(desk: Desk) -> Object:
+    async def work(desk: Desk, providers: Providers) -> Object:
         deep = DeepSearch(desk, config, query, max_iterations)
         with live(config, Rounds(deep)) as progress:
             interrupt.then(deep.cancel)
@@ -129,16 +129,19 @@ def deep_search(
 
 
 def _payload(
-    config: Config, environ: Mapping[str, str], work: Callable[[Desk], Awaitable[Object]]
+    config: Config,
+    environ: Mapping[str, str],
+    work: Callable[[Desk, Providers], Awaitable[Object]],
 ) -> Object:
     """What the work gave, or how it failed."""
     workspace = Workspace(config.config_dir)
     workspace.sweep()
-    desk = Desk(chosen(config, workspace, environ), workspace, max_cycles=config.max_cycles)
+    providers = Providers(config, workspace, environ)
+    desk = Desk(providers.listed, workspace, max_cycles=config.max_cycles)
 
     async def attempt() -> Object:
         try:
-            return await work(desk)
+            return await work(desk, providers)
         except Exception as error:  # noqa: BLE001 - a person gets a sentence, never a stack trace
             return failure_result(error)
 

@@ -1,4 +1,5 @@
-# Sourced by the other scripts: `setup run` or `setup dev` makes .venv ready and sets $python.
+# Sourced by the other scripts: `setup run` or `setup dev` makes .venv ready and sets $python;
+# `install` does the same for a folder with a lock of its own.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=.venv/bin/python
 PATH=$PWD/.venv/bin:$PATH  # the stub CLI is a Python program too
@@ -37,4 +38,17 @@ create_venv() {
 
 pip() {
   "$python" -m pip --disable-pip-version-check -qq "$@"
+}
+
+has_node() {
+  command -v npm >/dev/null && node -e 'process.exit(+(process.versions.node.split(".")[0] < 20))'
+}
+
+# install DIR LOCK COMMAND...: run the command in DIR unless LOCK was installed there already.
+install() {
+  if ! cmp -s "$1/$2" "$1/.installed-$2"; then
+    echo "Installing $1/$2 ..." >&2
+    (cd "$1" && "${@:3}")
+    cp "$1/$2" "$1/.installed-$2"
+  fi
 }

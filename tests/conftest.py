@@ -1,10 +1,12 @@
 """Fixtures that every test may use."""
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from tests.support import Stub
+from tests.fake_api import FakeApi, fake_api
+from tests.support import REDIRECT, Stub, real_on, report
 
 
 @pytest.fixture
@@ -15,3 +17,17 @@ def anyio_backend() -> str:
 @pytest.fixture
 def stub(tmp_path: Path) -> Stub:
     return Stub(tmp_path)
+
+
+@pytest.fixture
+def api() -> Generator[FakeApi]:
+    with fake_api() as running:
+        running.texts = [report(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
+        yield running
+
+
+@pytest.fixture
+def real(stub: Stub, api: FakeApi) -> Stub:
+    """The same program on the real CLI, a process per run."""
+    stub.environ["GEMINI_MCP_WARM"] = "0"
+    return real_on(stub, api)

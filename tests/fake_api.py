@@ -66,6 +66,8 @@ class FakeApi:
     """Status and body of every answer, or of those to `failing` alone."""
     failing: str = ""
     """main, search or fetch; all of them if empty."""
+    delay: float = 0
+    """Seconds before each answer."""
     hangs: bool = False
     hangs_after: int = 0
     """How many requests are answered before one hangs."""
@@ -73,6 +75,10 @@ class FakeApi:
     """Requests that hang."""
     drops: bool = False
     finish: str = "STOP"
+    preface: str = ""
+    """What the model says before its first tool call."""
+    last: Body | None = None
+    """The candidate that ends each conversation, instead of a text."""
     requests: list[Request] = field(default_factory=list[Request])
     _told: int = 0
 
@@ -100,7 +106,10 @@ class FakeApi:
         if turn < len(calls) and request.tools:
             name, arguments = calls[turn]
             call = {"name": name, "args": arguments, "id": f"call-{turn}"}
-            return 200, _candidate([{"functionCall": call}])
+            said: list[Body] = [{"text": self.preface}] if self.preface and not turn else []
+            return 200, _candidate([*said, {"functionCall": call}])
+        if self.last:
+            return 200, {"candidates": [self.last]}
         text = self.texts[min(self._told, len(self.texts) - 1)]
         self._told += 1
         if self.finish != "STOP":
@@ -164,6 +173,7 @@ def fake_api() -> Generator[FakeApi]:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 api.requests.append(Request(kind, path[1], body, len(raw), key))
                 return
+            over.wait(api.delay)
             status, answer = api.answer(Request(kind, path[1], body, len(raw), key))
             data = (api.raw or json.dumps(answer)).encode()
             streamed = path[2].startswith("stream") and status == 200
@@ -184,8 +194,11 @@ def fake_api() -> Generator[FakeApi]:
         def log_request(self, code: object = "-", size: object = "-") -> None:
             """Say nothing."""
 
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 256  # beyond it a connection waits a second
+
     over = threading.Event()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     api = FakeApi(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

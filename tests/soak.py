@@ -10,10 +10,12 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
 from mcp import Client, MCPError
@@ -23,9 +25,21 @@ from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.server.app import Server
 from gemini_cli_mcp.workspace import Workspace
-from tests.support import Result, Stub, Turn, command, eventually, found, is_alive, report
+from tests.fake_api import fake_api
+from tests.support import (
+    Result,
+    Stub,
+    Turn,
+    command,
+    eventually,
+    found,
+    is_alive,
+    real_on,
+    report,
+)
 from tests.test_faults import FAULTS, guardians
 from tests.test_server import DEEP_SEARCH, SEARCH, parent, start
+from tests.test_warm import House, house
 
 ANSWERS: dict[str, Turn] = {
     "good": {"text": report()},
@@ -82,12 +96,16 @@ async def many_calls(calls: int, at_once: int, seed: int = 1) -> Tally:
 
 
 async def _ended(stub: Stub, cancelled_after: float | None) -> str:
-    call = asyncio.ensure_future(stub.search())
+    return await _outcome(stub.search(), cancelled_after)
+
+
+async def _outcome(work: Coroutine[Any, Any, object], cancelled_after: float | None) -> str:
+    call = asyncio.ensure_future(work)
     try:
         if cancelled_after is not None:
             await asyncio.sleep(cancelled_after)
             call.cancel()
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             await call
     except GeminiMcpError as error:
         return error.code
@@ -167,6 +185,43 @@ async def many_jobs(count: int, seed: int = 1) -> Tally:
         tally.left += map(str, stub.files_left())
         tally.descriptors = before[0], descriptors()
         tally.kilobytes = before[1], kilobytes()
+    return tally
+
+
+async def warm_calls(calls: int, at_once: int, kill_every: int, seed: int = 1) -> Tally:
+    """Searches in warm processes: a fifth cancelled, and the process killed now and then."""
+    chance = random.Random(seed)
+    tally = Tally()
+    limit = anyio.CapacityLimiter(at_once)
+    with TemporaryDirectory() as folder, fake_api() as api:
+        stub = real_on(Stub(Path(folder)), api)
+        api.calls = [("google_web_search", {"query": "sky"})]
+        api.texts = [report()]
+
+        async def one(program: House, cancelled_after: float | None) -> None:
+            async with limit:
+                begin = time.monotonic()
+                call = program.search(progress=lambda _: None)
+                tally.ended[await _outcome(call, cancelled_after)] += 1
+                tally.slowest = max(tally.slowest, time.monotonic() - begin)
+
+        async with house(stub) as program:
+            await program.warm()
+            before = descriptors(), kilobytes()
+            for number in range(0, calls, kill_every):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(min(kill_every, calls - number)):
+                        late = chance.uniform(0, 0.2) if chance.random() < 1 / 5 else None
+                        tasks.start_soon(one, program, late)
+                    await anyio.sleep(chance.uniform(0, 1))
+                    for pid in program.pids():
+                        os.kill(pid, signal.SIGKILL)
+                api.requests.clear()
+                with suppress(TimeoutError):
+                    await program.warm()
+            tally.descriptors = before[0], descriptors()
+            tally.kilobytes = before[1], kilobytes()
+        tally.left += [*map(str, program.pids()), *map(str, stub.files_left())]
     return tally
 
 
@@ -252,6 +307,10 @@ async def main() -> None:
     print(f"30 jobs: {dict(tally.ended)}, left {tally.left}, descriptors {tally.descriptors}")
     tally = await clients_killed(30)
     print(f"30 clients killed, {dict(tally.ended)}: left {tally.left}, {tally.slowest:.2f} s")
+    for part in range(2):  # 2,000 in all; the first thousand warms
+        tally = await warm_calls(1000, 20, 100, seed=part)
+        print(f"1000 warm calls: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
+        print(f"  left {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
     for part in range(3):  # the first one warms: memory must not grow from there
         tally = await many_calls(250, 20, seed=part)
         print(f"250 calls, 20 at once: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")

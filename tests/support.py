@@ -6,17 +6,20 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.models import Progress
-from gemini_cli_mcp.providers.choice import chosen
+from gemini_cli_mcp.providers.choice import Providers
 from gemini_cli_mcp.research.answer import Desk, Sleep
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.workspace import Workspace
+
+if TYPE_CHECKING:
+    from tests.fake_api import FakeApi
 
 ROOT = Path(__file__).parent.parent
 STUB = ROOT / "scripts" / "stub-gemini"
@@ -131,13 +134,25 @@ class Stub:
         sleep = sleep or self._note_wait
         workspace = Workspace(config.config_dir)
         try:
-            providers = chosen(config, workspace, self.environ)
-            yield Desk(providers, workspace, max_cycles=config.max_cycles, sleep=sleep)
+            providers = Providers(config, workspace, self.environ)
+            yield Desk(providers.listed, workspace, max_cycles=config.max_cycles, sleep=sleep)
         finally:
             workspace.close()
 
     async def _note_wait(self, seconds: float) -> None:
         self.waits.append(seconds)
+
+
+def real_on(stub: Stub, api: "FakeApi") -> Stub:
+    """The same program on the real CLI, which talks to this API."""
+    stub.environ |= {
+        "GEMINI_MCP_CLI_PATH": str(REAL_CLI),
+        "GEMINI_API_KEY": "test-key",
+        "GOOGLE_GEMINI_BASE_URL": api.url,
+        "GEMINI_MODEL": "gemini-2.5-flash",
+        "GEMINI_MCP_MAX_CYCLES": "1",
+    }
+    return stub
 
 
 def is_alive(pid: int) -> bool:

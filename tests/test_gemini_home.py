@@ -57,8 +57,8 @@ def test_then_the_users_env_file_and_then_the_login(tmp_path: Path) -> None:
     folder = tmp_path / ".gemini"
 
     assert sign_ins(environ) == [
-        SignIn(None, folder / ".env"),
         SignIn("gemini-api-key", folder / ".env"),
+        SignIn(None, folder / ".env"),
         SignIn("oauth-personal", folder / ".env", folder / "oauth_creds.json"),
     ]
 

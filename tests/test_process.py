@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gemini_cli_mcp.process import run as process
+from gemini_cli_mcp.process import child as process
 from gemini_cli_mcp.process.run import Completed, run
 from tests.support import eventually, is_alive
 

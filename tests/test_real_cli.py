@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.providers import gemini_cli
-from tests.fake_api import Body, FakeApi, fake_api
+from gemini_cli_mcp.providers import gemini_stream
+from tests.fake_api import Body, FakeApi
 from tests.support import QUESTION, REAL_CLI, REDIRECT, Stub, eventually, is_alive, report
 from tests.test_server import SEARCH as SEARCH_CALL
 from tests.test_server import connected, start
@@ -31,26 +30,6 @@ pytestmark = [
 ]
 
 SEARCH = ("google_web_search", {"query": "why is the sky blue"})
-
-
-@pytest.fixture
-def api() -> Generator[FakeApi]:
-    with fake_api() as running:
-        running.texts = [report(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
-        yield running
-
-
-@pytest.fixture
-def real(stub: Stub, api: FakeApi) -> Stub:
-    """The same program on the real CLI."""
-    stub.environ |= {
-        "GEMINI_MCP_CLI_PATH": str(REAL_CLI),
-        "GEMINI_API_KEY": "test-key",
-        "GOOGLE_GEMINI_BASE_URL": api.url,
-        "GEMINI_MODEL": "gemini-2.5-flash",
-        "GEMINI_MCP_MAX_CYCLES": "1",
-    }
-    return stub
 
 
 async def test_a_search_has_its_sources_and_stays_small(real: Stub, api: FakeApi) -> None:
@@ -296,7 +275,7 @@ async def test_the_endless_search_is_bounded_by_the_deadline(real: Stub, api: Fa
 async def test_the_endless_search_is_noticed_and_its_cure_is_named(
     real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gemini_cli, "IDLE_IN_SEARCH", 2)
+    monkeypatch.setattr(gemini_stream, "IDLE_IN_SEARCH", 2)
     del real.environ["GEMINI_MODEL"]
     api.calls = [SEARCH]
     api.failure, api.failing = error(404, "models/x is not found."), "search"

@@ -28,6 +28,7 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.models import as_object
 from gemini_cli_mcp.providers import glm
+from gemini_cli_mcp.providers.choice import Providers
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.workspace import Workspace
 from tests.fake_api import fake_api
@@ -129,7 +130,8 @@ class Searcher:
     async def search(self, *asked: object) -> Result:
         config = self.config
         workspace = Workspace(config.config_dir)
-        search = WebSearch(config, workspace, self.stub.environ, self._note_wait)
+        providers = Providers(config, workspace, self.stub.environ)
+        search = WebSearch(config, providers, self.stub.environ, self._note_wait)
         try:
             return await search.search(*asked or (QUESTION,), progress=self.stub.messages.append)
         finally:

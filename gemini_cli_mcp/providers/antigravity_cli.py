@@ -32,6 +32,7 @@ from gemini_cli_mcp.providers import antigravity_binary
 from gemini_cli_mcp.providers.antigravity_binary import INSTALL
 from gemini_cli_mcp.providers.antigravity_stream import SEARCH_TOOL, Session
 from gemini_cli_mcp.providers.gemini_home import is_secret, secrets
+from gemini_cli_mcp.providers.places import Places
 from gemini_cli_mcp.text import redact, scrub
 from gemini_cli_mcp.workspace import Workspace
 
@@ -71,7 +72,10 @@ class AntigravityCli:
     fetches = True
     thoughts = False
 
-    def __init__(self, config: Config, workspace: Workspace, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: Config, workspace: Workspace, environ: Mapping[str, str], places: Places
+    ) -> None:
+        self._places = places
         self._config = config
         self._workspace = workspace
         self._environ = environ
@@ -104,8 +108,6 @@ class AntigravityCli:
     ) -> Reply:
         """A reply that did not fail; with `searched`, one that found something before it did."""
         binary = antigravity_binary.find(self._config.agy_path, self._environ)
-        await self._check_version(binary)
-        progress("starting agy")
         argv = [str(binary), "--output-format", "stream-json", "--disable-slash-commands"]
         argv += flags or ["--effort", "low"]
         stdin = b""
@@ -116,7 +118,10 @@ class AntigravityCli:
             message = {"event": "user", "message": {"content": prompt}}
             stdin = json.dumps(message).encode() + b"\n"
         session = Session(progress)
-        completed = await self._run(argv, stdin, session)
+        async with self._places.one(progress):
+            await self._check_version(binary)
+            progress("starting agy")
+            completed = await self._run(argv, stdin, session)
         reply = session.reply()
         found = any(search.sources for search in reply.searches)
         if (error := self._failure(completed, session)) and not (searched and found):

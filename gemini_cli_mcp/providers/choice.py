@@ -1,19 +1,67 @@
-"""The providers that GEMINI_MCP_PROVIDERS lists, in its order."""
+"""The providers of one program, and what they share: the places for their runs."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.engines import OF_PROVIDER, Family
 from gemini_cli_mcp.models import Provider
 from gemini_cli_mcp.providers import antigravity_binary, gemini_binary, gemini_home
+from gemini_cli_mcp.providers.places import Places
 from gemini_cli_mcp.workspace import Workspace
 
 
-def chosen(config: Config, workspace: Workspace, environ: Mapping[str, str]) -> list[Provider]:
-    """Each imported only if it is listed."""
-    given = without_foreign_keys(config, environ)
-    return [of_family(OF_PROVIDER[name], config, workspace, given) for name in config.providers]
+class Providers:
+    """Each imported only if it is needed. With `warm`, processes can be kept ready."""
+
+    def __init__(
+        self,
+        config: Config,
+        workspace: Workspace,
+        environ: Mapping[str, str],
+        *,
+        warm: bool = False,
+    ) -> None:
+        self._config = config
+        self._workspace = workspace
+        self._environ = without_foreign_keys(config, environ)
+        self._warm = warm and config.warm > 0
+        self._places = Places(config.concurrency, config.queue)
+
+    @cached_property
+    def listed(self) -> list[Provider]:
+        """Those that GEMINI_MCP_PROVIDERS lists, in its order."""
+        return [
+            self.of_family(OF_PROVIDER[name], self._environ, warm=self._warm)
+            for name in self._config.providers
+        ]
+
+    def of_family(
+        self, family: Family, environ: Mapping[str, str], *, warm: bool = False
+    ) -> Provider:
+        """The provider of a family, with this environment."""
+        match family:
+            case "gemini-api":
+                from gemini_cli_mcp.providers.gemini_api import GeminiApi
+
+                return GeminiApi(self._config, environ)
+            case "antigravity":
+                from gemini_cli_mcp.providers.antigravity_cli import AntigravityCli
+
+                return AntigravityCli(self._config, self._workspace, environ, self._places)
+            case _:
+                from gemini_cli_mcp.providers.gemini_cli import GeminiCli
+
+                return GeminiCli(self._config, self._workspace, environ, self._places, warm=warm)
+
+    async def stay_warm(self) -> None:
+        """Keep ready what the listed ones can keep ready, until cancelled."""
+        from gemini_cli_mcp.providers.gemini_cli import GeminiCli
+
+        for provider in self.listed:
+            if isinstance(provider, GeminiCli):
+                await provider.stay_warm()
 
 
 def without_foreign_keys(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
@@ -27,22 +75,3 @@ def find_binary(provider: str, config: Config, environ: Mapping[str, str]) -> Pa
     if provider == "antigravity":
         return antigravity_binary.find(config.agy_path, environ)
     return gemini_binary.find(config.cli_path, environ).path
-
-
-def of_family(
-    family: Family, config: Config, workspace: Workspace, environ: Mapping[str, str]
-) -> Provider:
-    """The provider of a family, with this environment."""
-    match family:
-        case "gemini-api":
-            from gemini_cli_mcp.providers.gemini_api import GeminiApi
-
-            return GeminiApi(config, environ)
-        case "antigravity":
-            from gemini_cli_mcp.providers.antigravity_cli import AntigravityCli
-
-            return AntigravityCli(config, workspace, environ)
-        case _:
-            from gemini_cli_mcp.providers.gemini_cli import GeminiCli
-
-            return GeminiCli(config, workspace, environ)

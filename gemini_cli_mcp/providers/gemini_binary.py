@@ -64,6 +64,14 @@ def search_path(environ: Mapping[str, str]) -> str:
     return os.pathsep.join(folders)
 
 
+def path_for(binary: Binary, environ: Mapping[str, str]) -> str:
+    """The PATH to run it with.
+
+    `#!/usr/bin/env node`: that mostly lies beside gemini, but not on a desktop app's PATH.
+    """
+    return f"{binary.path.parent}{os.pathsep}{search_path(environ)}"
+
+
 def _missed_folders(environ: Mapping[str, str]) -> Iterator[Path]:
     """Where npm, version managers and package managers put binaries, best guess first."""
     home = Path(environ.get("HOME") or Path.home())

@@ -1,45 +1,39 @@
-"""Ask the official `gemini` CLI: one process per run, prompt by stdin, events by stdout."""
+"""Ask the official `gemini` CLI: in a warm process where one is ready, else one for the run.
+
+A process of its own gets the prompt by stdin and tells its events by stdout.
+"""
 
 import errno
 import logging
-import os
 import secrets
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, InvalidInput
 from gemini_cli_mcp.models import Evidence, Grounding, Progress, Reply
-from gemini_cli_mcp.process.run import Completed, run
+from gemini_cli_mcp.process.run import run
 from gemini_cli_mcp.providers import gemini_binary, gemini_home, gemini_record
+from gemini_cli_mcp.providers.acp import Lost
 from gemini_cli_mcp.providers.gemini_binary import Binary
-from gemini_cli_mcp.providers.gemini_failures import failure, is_usage_error
+from gemini_cli_mcp.providers.gemini_failures import is_usage_error
 from gemini_cli_mcp.providers.gemini_home import Home, Profile, SignIn
-from gemini_cli_mcp.providers.gemini_record import Record
+from gemini_cli_mcp.providers.gemini_run import Finished
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, Transcript
+from gemini_cli_mcp.providers.places import Places
+from gemini_cli_mcp.providers.warm import Warm
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-IDLE = 120.0
-"""Seconds without a word after which a run is given up: the CLI itself waits for ever."""
-IDLE_IN_SEARCH = 60.0
-"""The same while a search is under way, which the CLI may be repeating without end."""
-
+WARM_TRIES = 2
+"""How often a run is tried in warm processes; one that ends each of them runs alone then."""
 NO_SIGN_IN = 41
 """The CLI's exit code when it found none; a refused one ends otherwise."""
-
-
-@dataclass(frozen=True)
-class _Finished:
-    """A run of the CLI that is over, well or not."""
-
-    completed: Completed
-    transcript: Transcript
-    record: Record | None
 
 
 class GeminiCli:
@@ -50,7 +44,15 @@ class GeminiCli:
     fetches = True
     thoughts = False
 
-    def __init__(self, config: Config, workspace: Workspace, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        workspace: Workspace,
+        environ: Mapping[str, str],
+        places: Places,
+        *,
+        warm: bool = False,
+    ) -> None:
         self.asked_model = config.model
         self._config = config
         self._workspace = workspace
@@ -58,6 +60,8 @@ class GeminiCli:
         self._secrets = gemini_home.secrets(environ)
         self._search = Profile("search", (SEARCH_TOOL, FETCH_TOOL), config.model)
         self._correction = Profile("correction", (), config.correction_model)
+        self._places = places
+        self._warm = Warm(config, workspace, environ, self._search, places) if warm else None
         self._plain: set[Path] = set()
         """Binaries that know no other flag than `--model`."""
         self._empty: set[SignIn] = set()
@@ -69,8 +73,15 @@ class GeminiCli:
         With `file` the run is a correction: no tools, the correction model, and the folder
         of that file to run in, so that `@name` in the prompt inlines it.
         """
-        profile = self._correction if file else self._search
-        return _reply(await self._run_signed_in(profile, prompt, progress, file))
+        if file:
+            async with self._places.one(progress):
+                return (await self._run_signed_in(self._correction, prompt, progress, file)).reply
+        return (await self._search_run(prompt, progress)).reply
+
+    async def stay_warm(self) -> None:
+        """Keep processes ready for searches, until cancelled."""
+        if self._warm:
+            await self._warm.stay()
 
     async def ground(self, query: str, how: Grounding, progress: Progress) -> Reply:
         """Let the CLI make one search, which is a request of its own with no other tool.
@@ -87,10 +98,29 @@ class GeminiCli:
         prompt = prompts.fill(
             "grounded-prompt", query=query, mark=secrets.token_hex(4), tool=SEARCH_TOOL
         )
-        finished = await self._run_signed_in(profile, prompt, progress, searched=True)
-        reply = _reply(finished)
+        async with self._places.one(progress):
+            finished = await self._run_signed_in(profile, prompt, progress, searched=True)
+        reply = finished.reply
         searcher = finished.transcript.other_model(reply.model)
         return replace(reply, model=searcher if how.model == "flash" else how.model)
+
+    async def _search_run(self, prompt: str, progress: Progress) -> Finished:
+        """A run in a warm process where one is ready, else in one of its own.
+
+        One that a warm process took down with it is made again: the caller sees nothing of that.
+        """
+        for tries in range(WARM_TRIES + 1):
+            find = self._warm.find if self._warm and tries < WARM_TRIES else None
+            async with self._places.one(progress, find) as seat:
+                if seat is None:
+                    return await self._run_signed_in(self._search, prompt, progress)
+                with suppress(Lost):
+                    finished = await seat.run(prompt, progress)
+                    if error := finished.failure(self._secrets):
+                        raise error
+                    return finished
+            logger.info("A warm gemini was lost: its search is made again")
+        raise AssertionError("the last try is a run of its own")
 
     async def _run_signed_in(
         self,
@@ -100,7 +130,7 @@ class GeminiCli:
         file: Path | None = None,
         *,
         searched: bool = False,
-    ) -> _Finished:
+    ) -> Finished:
         """A run that did not fail; with `searched`, one that found something before it did."""
         binary = gemini_binary.find(self._config.cli_path, self._environ)
         progress("starting gemini")
@@ -111,9 +141,10 @@ class GeminiCli:
                 home = gemini_home.prepare(self._workspace, profile, way)
             cwd = file.parent if file else home.work
             finished = await self._run(binary, profile, home, cwd, prompt, progress)
-            error = failure(finished.completed, finished.transcript, self._secrets)
-            found = finished.record and any(search.sources for search in finished.record.searches)
-            if error is None or (searched and found):
+            error = finished.failure(self._secrets)
+            if error is None or (searched and finished.found_something):
+                if self._warm:
+                    self._warm.prove(way)
                 return finished
             if finished.completed.exit_code != NO_SIGN_IN or way == ways[-1]:
                 raise error
@@ -128,7 +159,7 @@ class GeminiCli:
         cwd: Path,
         prompt: str,
         progress: Progress,
-    ) -> _Finished:
+    ) -> Finished:
         """Run the binary; once more with fewer flags if it does not know them."""
         model = ["--model", profile.model] if profile.model else []
         if binary.path not in self._plain:
@@ -148,15 +179,13 @@ class GeminiCli:
         cwd: Path,
         prompt: str,
         progress: Progress,
-    ) -> _Finished:
+    ) -> Finished:
         argv = [str(binary.path), *flags]
         transcript = Transcript(progress)
         record = None
         with home.temporary_folder() as temp:
             env = home.environment(self._environ, temp)
-            # `#!/usr/bin/env node`: it mostly lies beside gemini, but not on a desktop app's PATH.
-            path = gemini_binary.search_path(self._environ)
-            env["PATH"] = f"{Path(argv[0]).parent}{os.pathsep}{path}"
+            env["PATH"] = gemini_binary.path_for(binary, self._environ)
             try:
                 completed = await run(
                     argv,
@@ -164,7 +193,7 @@ class GeminiCli:
                     env=env,
                     cwd=cwd,
                     on_line=transcript.feed,
-                    idle=lambda: IDLE_IN_SEARCH if transcript.is_searching else IDLE,
+                    idle=lambda: transcript.patience,
                     # The caller's own deadline comes before this one.
                     timeout=max(self._config.timeout, self._config.round_timeout),
                     scratch=self._workspace.root(),
@@ -179,26 +208,4 @@ class GeminiCli:
                     record = gemini_record.take(
                         home.path, transcript.session_id, official=binary.official
                     )
-        return _Finished(completed, transcript, record)
-
-
-def _reply(finished: _Finished) -> Reply:
-    transcript, record = finished.transcript, finished.record
-    if record:
-        return Reply(
-            transcript.text,
-            record.model or transcript.busiest_model,
-            "ledger",
-            record.searches,
-            record.fetches,
-            transcript.usage,
-        )
-    if transcript.is_stream:
-        return Reply(
-            transcript.text,
-            transcript.busiest_model,
-            "events",
-            transcript.searches,
-            usage=transcript.usage,
-        )
-    return Reply(transcript.text, None, "none")
+        return Finished(completed, transcript, record)

@@ -59,9 +59,8 @@ def sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
     login_file = user / "oauth_creds.json"
     found: list[SignIn] = []
     if env_file:
-        # By its variables, whatever they are; failing that as a key, since the CLI takes any
-        # GOOGLE_GEMINI_BASE_URL for a `gateway` that it then refuses.
-        found += [SignIn(None, env_file), SignIn("gemini-api-key", env_file)]
+        # A key comes before Vertex AI, as in the environment; failing that, by its variables.
+        found += [SignIn("gemini-api-key", env_file), SignIn(None, env_file)]
     if login_file.is_file():
         # The .env comes along: it may name the project of an enterprise login.
         found.append(SignIn("oauth-personal", env_file, login_file))

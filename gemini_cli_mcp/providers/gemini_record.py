@@ -26,6 +26,8 @@ class Record:
     """What one session's record proves."""
 
     model: str | None
+    finished: bool
+    """Whether the model had the last word, and not in the middle of it."""
     searches: tuple[Search, ...]
     fetches: tuple[Fetch, ...]
 
@@ -37,8 +39,8 @@ def take(home: Path, session_id: str, *, official: bool = False) -> Record | Non
     else in it was written by the model, at the end of an answer without any search behind it.
     """
     name = f"session-*-{re.sub(r'[^0-9A-Za-z]', '', session_id[:8])}.jsonl"
-    paths = list((home / ".gemini" / "tmp").glob(f"*/chats/{name}"))
     try:
+        paths = list((home / ".gemini" / "tmp").glob(f"*/chats/{name}"))
         record = _read(paths[0], official=official) if paths else None
         for path in paths:
             path.unlink(missing_ok=True)
@@ -51,7 +53,10 @@ def take(home: Path, session_id: str, *, official: bool = False) -> Record | Non
 def _read(path: Path, *, official: bool) -> Record:
     model: str | None = None
     calls: dict[str, Object] = {}
+    said: dict[str, Object] = {}
     for message in _messages(path):
+        if message.get("type") in ("user", "gemini"):
+            said[str(message.get("id"))] = message
         if message.get("type") == "gemini":
             model = str(message.get("model") or "") or model
             # A call is written again when its result is there: the last word counts.
@@ -60,8 +65,10 @@ def _read(path: Path, *, official: bool) -> Record:
     searches = [_search(call) for call in calls.values() if call.get("name") == SEARCH_TOOL]
     if official:
         searches = [search if _is_googles(search) else Search(search.query) for search in searches]
+    last = list(said.values())[-1] if said else {}
     return Record(
         model,
+        last.get("type") == "gemini" and bool(str(last.get("content") or "").strip()),
         tuple(searches),
         tuple(_fetch(call) for call in calls.values() if call.get("name") == FETCH_TOOL),
     )

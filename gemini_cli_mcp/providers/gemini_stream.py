@@ -10,6 +10,10 @@ from gemini_cli_mcp.text import one_line
 SEARCH_TOOL = "google_web_search"
 FETCH_TOOL = "web_fetch"
 UNFINISHED = "it did not finish"
+IDLE = 120.0
+"""Seconds without a word after which a run is given up: the CLI itself waits for ever."""
+IDLE_IN_SEARCH = 60.0
+"""The same while a search is under way, which the CLI may be repeating without end."""
 LONGEST = 80
 """Characters of a query or page in the progress."""
 
@@ -35,7 +39,7 @@ class Transcript:
         text = line.decode("utf-8", "replace").removeprefix("\N{BOM}")
         event = _event(text)
         if event and (self.is_stream or (event["type"] == "init" and "session_id" in event)):
-            self._take(event)
+            self.take(event)
         elif not self.is_stream:
             self._plain.append(text)
 
@@ -57,6 +61,11 @@ class Transcript:
     def is_searching(self) -> bool:
         """Whether a search was begun and has not come back."""
         return any(search.error == UNFINISHED for search in self._searches.values())
+
+    @property
+    def patience(self) -> float:
+        """Seconds that the next word may take."""
+        return IDLE_IN_SEARCH if self.is_searching else IDLE
 
     @property
     def usage(self) -> Usage | None:
@@ -88,7 +97,8 @@ class Transcript:
     def _stats(self) -> Object:
         return as_object(as_object(self.result).get("stats"))
 
-    def _take(self, event: Object) -> None:
+    def take(self, event: Object) -> None:
+        """Take the next event."""
         match event["type"]:
             case "init":
                 self.session_id = str(event["session_id"])

@@ -26,14 +26,13 @@ from gemini_cli_mcp.errors import (
     known,
 )
 from gemini_cli_mcp.models import Grounding, Hit, Object, Progress, Provider
-from gemini_cli_mcp.providers.choice import of_family, without_foreign_keys
+from gemini_cli_mcp.providers.choice import Providers, without_foreign_keys
 from gemini_cli_mcp.providers.glm import Found, Glm
 from gemini_cli_mcp.research.evidence import canonical, domain_of, host_of
 from gemini_cli_mcp.research.grounded import grounded_reply
 from gemini_cli_mcp.research.patience import Sleep, patiently
 from gemini_cli_mcp.research.question import checked_query
 from gemini_cli_mcp.text import one_line, scrub
-from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -73,12 +72,12 @@ class WebSearch:
     def __init__(
         self,
         config: Config,
-        workspace: Workspace,
+        providers: Providers,
         environ: Mapping[str, str],
         sleep: Sleep = anyio.sleep,
     ) -> None:
         self._config = config
-        self._workspace = workspace
+        self._choice = providers
         self._environ = environ
         self._sleep = sleep
         self._providers: dict[Target, Provider] = {}
@@ -211,9 +210,7 @@ class WebSearch:
                 for name in ("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"):
                     environ.pop(name, None)
                 environ["GEMINI_API_KEY"] = key
-            self._providers[target] = of_family(
-                target.family, self._config, self._workspace, environ
-            )
+            self._providers[target] = self._choice.of_family(target.family, environ)
         return self._providers[target]
 
 

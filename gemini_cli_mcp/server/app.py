@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,7 +14,7 @@ from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.prompts import Prompt
 from mcp.server.stdio import stdio_server
-from mcp.types import CallToolResult, Resource, ResourceTemplate
+from mcp.types import CallToolResult, Resource, ResourceTemplate, Tool
 
 from gemini_cli_mcp import __version__
 from gemini_cli_mcp.config import Config
@@ -30,6 +31,7 @@ from gemini_cli_mcp.server.tools import tool
 from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:
+    from gemini_cli_mcp.providers.choice import Providers
     from gemini_cli_mcp.research.answer import Desk
     from gemini_cli_mcp.research.web_search import WebSearch
 
@@ -52,6 +54,9 @@ class Server(MCPServer[None]):
         self._workspace = workspace
         self._calls = Calls()
         self._jobs: Jobs | None = None
+        self._greeted = anyio.Event()
+        self._warmth = anyio.CancelScope()
+        self._cooled = anyio.Event()
         super().__init__(
             "gemini-cli-mcp",
             title="Gemini CLI web research",
@@ -117,6 +122,9 @@ class Server(MCPServer[None]):
         await self._calls.end()
         if self._jobs:
             await self._jobs.end()
+        if self._config.warm and self._greeted.is_set():
+            self._warmth.cancel()
+            await self._cooled.wait()
 
     async def run_stdio_async(self) -> None:
         """Serve one client over stdin and stdout, and say that our resources change."""
@@ -127,6 +135,10 @@ class Server(MCPServer[None]):
             await self._lowlevel_server.run(read_stream, write_stream, options)
 
     # Tools
+
+    async def list_tools(self) -> list[Tool]:
+        self._greeted.set()
+        return await super().list_tools()
 
     async def _search(self, arguments: Object, context: _Context) -> CallToolResult:
         async def work(progress: Progress) -> Object:
@@ -220,17 +232,23 @@ class Server(MCPServer[None]):
     @cached_property
     def _desk(self) -> "Desk":
         # Late: the handshake does not need what a search needs.
-        from gemini_cli_mcp.providers.choice import chosen
         from gemini_cli_mcp.research.answer import Desk
 
-        providers = chosen(self._config, self._workspace, self._environ)
-        return Desk(providers, self._workspace, max_cycles=self._config.max_cycles)
+        self._greeted.set()
+        cycles = self._config.max_cycles
+        return Desk(self._providers.listed, self._workspace, max_cycles=cycles)
+
+    @cached_property
+    def _providers(self) -> "Providers":
+        from gemini_cli_mcp.providers.choice import Providers
+
+        return Providers(self._config, self._workspace, self._environ, warm=True)
 
     @cached_property
     def _engines(self) -> "WebSearch":
         from gemini_cli_mcp.research.web_search import WebSearch
 
-        return WebSearch(self._config, self._workspace, self._environ)
+        return WebSearch(self._config, self._providers, self._environ)
 
     @property
     def _running_jobs(self) -> Jobs:
@@ -244,6 +262,19 @@ class Server(MCPServer[None]):
             raise InvalidInput("`job_id` must be the string that `deep_search` returned.")
         return self._running_jobs.get(job_id, OWNER)
 
+    async def _stay_warm(self) -> None:
+        """Keep processes ready, from when the client shows that the handshake is over."""
+        await self._greeted.wait()
+        if self._config.warm:
+            # In a thread: a client that is listing our tools must not wait for imports.
+            await anyio.to_thread.run_sync(import_module, "gemini_cli_mcp.providers.warm")
+            try:
+                with self._warmth:
+                    await self._providers.stay_warm()
+            except Exception as error:  # noqa: BLE001 - searches go without
+                logger.error("No warm gemini any more: %s", type(error).__name__)
+        self._cooled.set()
+
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
         async def sweep() -> None:
@@ -253,7 +284,9 @@ class Server(MCPServer[None]):
         try:
             async with Jobs.open() as self._jobs, anyio.create_task_group() as tasks:
                 tasks.start_soon(sweep)  # beside the handshake, not before it
+                tasks.start_soon(self._stay_warm)
                 yield
+                tasks.cancel_scope.cancel()
         finally:
             self._workspace.close()
 

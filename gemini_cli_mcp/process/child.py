@@ -1,0 +1,273 @@
+"""A child process whose whole tree can be ended, whatever becomes of us.
+
+On Linux a guardian (guard.py) stands between: it ends the whole tree of the command, whoever
+left the group, when we say so and also when we are gone. The only thing to do for that is to
+write one byte, so no cancellation can come between. Elsewhere the command gets a session of its
+own, and its group is ended.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import anyio
+
+from gemini_cli_mcp.process import guard
+
+MAX_STDOUT = 16 << 20
+"""Bytes of stdout that are taken; a child that writes more is ended."""
+STDERR_TAIL = 16 << 10
+"""Bytes of stderr that are kept: the last ones say why it failed."""
+PIPE_SIZE = 1 << 20
+"""The gemini CLI exits with unflushed data; a large pipe takes it in (64 KiB lost some)."""
+GRACE = 0.5
+"""Seconds between SIGTERM and SIGKILL: MCP clients give a whole server two."""
+PATIENCE = 2.0
+"""Seconds beyond the grace that a guardian gets to end a stubborn tree."""
+DRAIN = 1.0
+"""Seconds to read what is left in the pipes after the end."""
+
+
+class Child(asyncio.SubprocessProtocol):
+    """What the pipes bring, bounded, and whether the child still lives.
+
+    `process_exited` comes when the child is gone. `Process.wait()` would also wait for the
+    pipes, which a grandchild may hold open for ever (cpython gh-119710).
+    """
+
+    def __init__(self, on_line: Callable[[bytes], None]) -> None:
+        self._on_line = on_line
+        self._line = bytearray()
+        self.taken = 0
+        """Bytes of stdout so far, or since somebody set it back."""
+        self.open_pipes = {0, 1, 2}
+        self.stderr = bytearray()
+        self.last_output = time.monotonic()
+        self.flooded = False
+        self.exited = asyncio.Event()
+        self.drained = asyncio.Event()
+        self.wake = asyncio.Event()
+        """Something happened that whoever follows must look at."""
+        self.exit_code: int | None = None
+        """Negative: killed by that signal."""
+        self.find_pid: Callable[[], int | None] = lambda: None
+        """The command's own process, once it is there."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # All is over, and if `run` was cancelled twice nobody else is left to close this.
+        self._transport.close()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.last_output = time.monotonic()
+        self.wake.set()
+        if fd == 2:
+            self.stderr += data
+            del self.stderr[:-STDERR_TAIL]
+        elif self.taken + len(data) > MAX_STDOUT:
+            self.flooded = True  # keep draining, keep nothing
+        else:
+            self.taken += len(data)
+            first, *others = data.split(b"\n")
+            self._line += first
+            for part in others:
+                self._finish_line()
+                self._line += part
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1 and self._line:
+            self._finish_line()
+        self.open_pipes.discard(fd)
+        self.wake.set()
+        if self.open_pipes <= {0}:
+            self.drained.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self.wake.set()
+
+    def _finish_line(self) -> None:
+        line = bytes(self._line)
+        self._line.clear()
+        if not self.flooded:
+            self._on_line(line)
+
+
+@contextlib.asynccontextmanager
+async def living(
+    child: Child, argv: Sequence[str], env: Mapping[str, str], cwd: Path, scratch: Path | None
+) -> AsyncGenerator[asyncio.WriteTransport]:
+    """The command, from its start to the end of its whole tree; yields where to write to it.
+
+    Should this whole process be killed meanwhile, the folder `scratch` goes with it (Linux).
+    Raises OSError if it cannot be started.
+    """
+    keeper = Guardian(scratch) if sys.platform == "linux" else Group()
+    try:
+        transport = await _spawn(child, keeper, argv, env, cwd)
+        feed = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
+        child.find_pid = lambda: keeper.find_pid(transport.get_pid())
+        try:
+            yield feed
+        finally:
+            try:
+                await keeper.end(child, transport.get_pid())
+            finally:
+                if 0 in child.open_pipes:
+                    feed.abort()  # the child left with its input unread
+                if child.exited.is_set():
+                    transport.close()  # before that it would kill the guardian
+        child.exit_code = keeper.exit_code(transport.get_returncode())
+    finally:
+        keeper.close()
+
+
+async def _spawn(
+    child: Child,
+    keeper: "Guardian | Group",
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+) -> asyncio.SubprocessTransport:
+    async def spawn(pipe_size: int) -> asyncio.SubprocessTransport:
+        transport, _ = await asyncio.get_running_loop().subprocess_exec(
+            lambda: child,
+            *keeper.command(argv),
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=keeper.inherited,
+            pipesize=pipe_size,
+        )
+        return transport
+
+    with anyio.CancelScope(shield=True):  # a cancelled spawn leaks its child (gh-103847)
+        try:
+            return await spawn(PIPE_SIZE if sys.platform == "linux" else -1)
+        except PermissionError as error:
+            # Refused beyond a user's share of pipe memory; the usual 64 KiB must do then.
+            if error.errno != errno.EPERM:
+                raise
+            return await spawn(-1)
+    raise AssertionError("a shielded scope runs to its end")
+
+
+class Guardian:
+    """Our ends of the two pipes to a guardian: the lifeline, and what it has to tell."""
+
+    def __init__(self, scratch: Path | None) -> None:
+        self._scratch = scratch
+        self._lifeline_end, self._lifeline = os.pipe()
+        self._status, self._status_end = os.pipe()
+        os.set_blocking(self._status, False)
+        self.inherited = (self._lifeline_end, self._status_end)
+        self._open = {*self.inherited, self._lifeline, self._status}
+        self._heard = b""
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The guardian that runs the command."""
+        scratch = str(self._scratch or "")
+        numbers = map(str, (os.getpid(), *self.inherited, GRACE))
+        return [sys.executable, "-I", "-S", guard.__file__, *numbers, scratch, *argv]
+
+    async def end(self, child: Child, pid: int) -> None:
+        """Tell the guardian to end the tree and see it go; kill what a lost one left."""
+        self._let_go()
+        try:
+            with anyio.move_on_after(GRACE + PATIENCE, shield=True):
+                await child.exited.wait()
+        finally:
+            if child.exited.is_set() and "clean" not in self._told():
+                # The guardian itself was killed; the command with it, but not its group.
+                for group in self._told().get("started", ()):
+                    _signal_group(int(group), signal.SIGKILL)
+        with anyio.move_on_after(DRAIN, shield=True):
+            await child.drained.wait()
+
+    def find_pid(self, pid: int) -> int | None:
+        """The command's own process."""
+        return next((int(number) for number in self._told().get("started", ())), None)
+
+    def exit_code(self, returncode: int | None) -> int | None:
+        """The command's, or the guardian's if it could not tell."""
+        told = self._told()
+        if "failed" in told:
+            number = int(told["failed"][0])
+            raise OSError(number, os.strerror(number))
+        if "exited" in told:
+            return os.waitstatus_to_exitcode(int(told["exited"][0]))
+        return returncode
+
+    def close(self) -> None:
+        self._let_go()
+        self._close(self._status)
+
+    def _let_go(self) -> None:
+        self._close(*self.inherited)
+        if self._lifeline in self._open:
+            with contextlib.suppress(BrokenPipeError):  # it is gone already
+                os.write(self._lifeline, b".")
+            self._close(self._lifeline)
+
+    def _close(self, *descriptors: int) -> None:
+        for descriptor in self._open.intersection(descriptors):
+            os.close(descriptor)
+            self._open.discard(descriptor)
+
+    def _told(self) -> dict[str, list[str]]:
+        """What the guardian wrote so far, by first word."""
+        if self._status in self._open:
+            with contextlib.suppress(BlockingIOError):
+                self._heard += os.read(self._status, 4096)
+        lines = (line.split() for line in self._heard.decode(errors="replace").splitlines())
+        return {line[0]: line[1:] for line in lines if line}
+
+
+class Group:
+    """Where there is no guardian: a process group, which a grandchild can leave."""
+
+    inherited = ()
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        return list(argv)
+
+    async def end(self, child: Child, pid: int) -> None:
+        """End the group: ask, wait, then kill; then read what the pipes still hold."""
+        try:
+            if not child.exited.is_set():
+                _signal_group(pid, signal.SIGTERM)
+                with anyio.move_on_after(GRACE, shield=True):
+                    await child.exited.wait()
+        finally:
+            # Also after an orderly exit: the leader may be gone while its children live on.
+            _signal_group(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        with anyio.move_on_after(DRAIN, shield=True):
+            await child.exited.wait()
+            await child.drained.wait()
+
+    def find_pid(self, pid: int) -> int | None:
+        return pid
+
+    def exit_code(self, returncode: int | None) -> int | None:
+        return returncode
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if sys.platform == "win32":
+            os.kill(pid, number)
+        else:
+            # The pid is the group's id since the start; getpgid() fails once it was reaped.
+            os.killpg(pid, number)

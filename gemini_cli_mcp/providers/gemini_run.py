@@ -1,0 +1,51 @@
+"""A run of the CLI that is over, in a process of its own or in a warm one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.models import Reply
+from gemini_cli_mcp.process.run import Completed
+from gemini_cli_mcp.providers.gemini_failures import failure
+from gemini_cli_mcp.providers.gemini_record import Record
+from gemini_cli_mcp.providers.gemini_stream import Transcript
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How it ended, what it said, and what its record proves."""
+
+    completed: Completed
+    transcript: Transcript
+    record: Record | None
+
+    def failure(self, secrets: Sequence[str]) -> GeminiMcpError | None:
+        """Why it failed; None if it did not."""
+        return failure(self.completed, self.transcript, secrets)
+
+    @property
+    def found_something(self) -> bool:
+        """Whether a search of it came back with sources."""
+        return bool(self.record and any(search.sources for search in self.record.searches))
+
+    @property
+    def reply(self) -> Reply:
+        transcript, record = self.transcript, self.record
+        if record:
+            return Reply(
+                transcript.text,
+                record.model or transcript.busiest_model,
+                "ledger",
+                record.searches,
+                record.fetches,
+                transcript.usage,
+            )
+        if transcript.is_stream:
+            return Reply(
+                transcript.text,
+                transcript.busiest_model,
+                "events",
+                transcript.searches,
+                usage=transcript.usage,
+            )
+        return Reply(transcript.text, None, "none")
