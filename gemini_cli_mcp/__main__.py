@@ -17,6 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
     logs.configure("INFO")
+    if options.command is _doctor:  # it says itself what is wrong with the configuration
+        return _doctor(options)
     try:
         config = Config.from_env(os.environ)
     except ConfigError as error:
@@ -88,6 +90,25 @@ def _login(config: Config, options: argparse.Namespace) -> int:
     return terminal.login(config, os.environ, options.provider)
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from gemini_cli_mcp.doctor.examination import doctor
+
+    logs.configure("ERROR")
+    return doctor(os.environ, live=options.live, as_json=options.json)
+
+
+def _install(config: Config, options: argparse.Namespace) -> int:
+    from gemini_cli_mcp.install import install
+
+    return install(
+        os.environ,
+        options.client,
+        variables=options.env,
+        only_print=options.print,
+        uninstall=options.uninstall,
+    )
+
+
 def _deep_search(config: Config, options: argparse.Namespace) -> int:
     from gemini_cli_mcp import terminal
 
@@ -151,6 +172,26 @@ def _parser() -> argparse.ArgumentParser:
     login = commands.add_parser("login", help="sign in with the official CLI, in this terminal")
     login.add_argument("provider", choices=["gemini", "antigravity"])
     login.set_defaults(command=_login)
+    doctor = commands.add_parser(
+        "doctor", help="what a search needs, and how to mend what is missing"
+    )
+    doctor.add_argument("--live", action="store_true", help="make one tiny real search too")
+    doctor.add_argument("--json", action="store_true", help="print the structured result")
+    doctor.set_defaults(command=_doctor)
+    install = commands.add_parser(
+        "install", help="write this server into the configuration of an MCP client"
+    )
+    install.add_argument("client", choices=["claude-desktop", "claude-code", "cursor", "vscode"])
+    install.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable for the server; without a value, the one it has here",
+    )
+    install.add_argument("--print", action="store_true", help="print it instead of writing it")
+    install.add_argument("--uninstall", action="store_true", help="remove it again")
+    install.set_defaults(command=_install)
     return parser
 
 

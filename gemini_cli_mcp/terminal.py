@@ -86,16 +86,16 @@ def web_search(
 def login(config: Config, environ: Mapping[str, str], provider: str) -> int:
     """Become the official CLI, in this terminal: the user signs in there as always."""
     try:
-        binary = find_binary(provider, config, environ)
+        argv = find_binary(provider, config, environ)
     except GeminiMcpError as error:
         return _show(failure_result(error), as_json=False)
-    print(f"Starting {binary}. Sign in there, then leave it.", file=sys.stderr)
+    print(f"Starting {' '.join(argv)}. Sign in there, then leave it.", file=sys.stderr)
     # Beside it lies the `node` that it mostly needs.
-    path = f"{binary.parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    path = f"{Path(argv[0]).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
     try:
-        os.execve(binary, [str(binary)], {**environ, "PATH": path})  # noqa: S606 - the user's own
+        os.execvpe(argv[0], argv, {**environ, "PATH": path})  # noqa: S606 - the user's own
     except OSError as error:
-        missing = CliNotFound(f"{binary} cannot be run: {error.strerror}.")
+        missing = CliNotFound(f"{argv[0]} cannot be run: {error.strerror}.")
         return _show(failure_result(missing), as_json=False)
 
 

@@ -123,13 +123,22 @@ class Workspace:
     def sweep(self) -> int:
         """Remove what dead servers left; the number of their temporary files."""
         removed = 0
-        for left in self._servers.glob("*"):
-            if left.is_symlink():
-                continue  # not ours
+        for left in self._left():
             with contextlib.suppress(OSError), _lock_of_the_dead(left / LOCK):
                 removed += sum(1 for _ in left.rglob("temp-invalid-output-*.txt"))
                 _remove(left)
         return removed
+
+    def of_the_dead(self) -> list[Path]:
+        """The folders that dead servers left."""
+        dead: list[Path] = []
+        for left in self._left():
+            with contextlib.suppress(OSError), _lock_of_the_dead(left / LOCK):
+                dead.append(left)
+        return dead
+
+    def _left(self) -> list[Path]:
+        return [left for left in self._servers.glob("*") if not left.is_symlink()]  # else not ours
 
     def close(self) -> None:
         """Remove the folder and let the lock go."""

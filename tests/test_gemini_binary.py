@@ -1,6 +1,8 @@
 """Finding the CLI where people have it, and knowing it for what it is."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,36 @@ def test_a_file_that_is_not_executable_is_named(tmp_path: Path) -> None:
 def test_a_name_that_is_nowhere_is_named(tmp_path: Path) -> None:
     with pytest.raises(CliNotFound, match="`no-such-gemini`"):
         find("no-such-gemini", {"PATH": "/usr/bin", "HOME": str(tmp_path)})
+
+
+SHIM = """
+const shim = require(process.argv[1] + "/npm/node_modules/cmd-shim");
+shim(process.argv[2], process.argv[3]).catch((error) => { console.error(error); process.exit(1); });
+"""
+
+
+@pytest.mark.skipif(not shutil.which("npm"), reason="npm writes the shims")
+@pytest.mark.parametrize("node", [True, False])
+def test_npms_shims_on_windows_are_seen_through(tmp_path: Path, node: bool) -> None:
+    script = official(tmp_path / "npm", "0.61.0").resolve()
+    listed = ["npm", "root", "--global"]
+    modules = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.strip()
+    shim = tmp_path / "npm" / "gemini"
+    subprocess.run(["node", "-e", SHIM, modules, script, shim], check=True)
+    beside = tmp_path / "npm" / "node.exe"
+    if node:
+        beside.touch()
+
+    found = find(str(shim.with_suffix(".cmd")), {"PATH": ""})
+
+    assert found.version == "0.61.0"
+    assert found.argv[0] == (str(beside) if node else "node")
+    assert Path(found.argv[1]).resolve() == script
+
+
+def test_a_batch_file_that_is_no_shim_is_somebody_elses(tmp_path: Path) -> None:
+    path = executable(tmp_path / "gemini.cmd")
+
+    found = find(str(path), {"PATH": ""})
+
+    assert (found.official, found.argv) == (False, (str(path),))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.engines import OF_PROVIDER, Family
@@ -70,8 +69,8 @@ def without_foreign_keys(config: Config, environ: Mapping[str, str]) -> dict[str
     return {name: value for name, value in environ.items() if name not in hidden}
 
 
-def find_binary(provider: str, config: Config, environ: Mapping[str, str]) -> Path:
-    """The official CLI of a provider that has one."""
+def find_binary(provider: str, config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """How the official CLI of a provider that has one is started."""
     if provider == "antigravity":
-        return antigravity_binary.find(config.agy_path, environ)
-    return gemini_binary.find(config.cli_path, environ).path
+        return (str(antigravity_binary.find(config.agy_path, environ)),)
+    return gemini_binary.find(config.cli_path, environ).argv

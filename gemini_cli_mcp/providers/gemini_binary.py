@@ -6,6 +6,7 @@ an `@google/gemini-cli` package, whose package.json tells the version.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ OLDEST = (0, 39, 1)
 """Older ones trust the settings of whatever folder they run in (GHSA-wpqr-6v78-jr5g)."""
 
 
+_SHIM = re.compile(r'"%(?:dp0%|~dp0)\\?([^"]+)"\s+%\*')
+"""The line with which npm's tool for such files ends them."""
+
+
 @dataclass(frozen=True)
 class Binary:
     """A program that takes the part of `gemini`."""
@@ -24,6 +29,8 @@ class Binary:
     path: Path
     version: str | None
     """Of the official CLI; None for a wrapper, a stub or whatever else it may be."""
+    argv: tuple[str, ...]
+    """How it is started."""
 
     @property
     def official(self) -> bool:
@@ -33,7 +40,8 @@ class Binary:
 def find(name: str, environ: Mapping[str, str]) -> Binary:
     """The binary that GEMINI_MCP_CLI_PATH asks for."""
     path = _locate(name, environ)
-    version = _official_version(path.resolve())
+    script = _behind_shim(path)
+    version = _official_version((script or path).resolve())
     if version is not None and _numbers(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise CliNotFound(
@@ -41,7 +49,24 @@ def find(name: str, environ: Mapping[str, str]) -> Binary:
             "ones run settings of foreign folders.",
             hint="Upgrade it with `npm install -g @google/gemini-cli@latest`.",
         )
-    return Binary(path, version)
+    if not script:
+        return Binary(path, version, (str(path),))
+    beside = path.with_name("node.exe")
+    return Binary(path, version, (str(beside) if beside.exists() else "node", str(script)))
+
+
+def _behind_shim(path: Path) -> Path | None:
+    """The script that npm's `.cmd` file on Windows runs.
+
+    Not the file itself: it needs a shell, which would read our arguments once more.
+    """
+    if path.suffix.lower() not in (".cmd", ".bat"):
+        return None
+    try:
+        found = _SHIM.search(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return path.parent.joinpath(*found[1].split("\\")) if found else None
 
 
 def _locate(name: str, environ: Mapping[str, str]) -> Path:

@@ -78,6 +78,11 @@ class GeminiCli:
                 return (await self._run_signed_in(self._correction, prompt, progress, file)).reply
         return (await self._search_run(prompt, progress)).reply
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether a search would find a process that is ready."""
+        return self._warm is not None and self._warm.is_ready
+
     async def stay_warm(self) -> None:
         """Keep processes ready for searches, until cancelled."""
         if self._warm:
@@ -180,7 +185,7 @@ class GeminiCli:
         prompt: str,
         progress: Progress,
     ) -> Finished:
-        argv = [str(binary.path), *flags]
+        argv = [*binary.argv, *flags]
         transcript = Transcript(progress)
         record = None
         with home.temporary_folder() as temp:

@@ -71,6 +71,11 @@ class Warm:
         self._asked = anyio.Event()
         return None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a process with room."""
+        return any(process.free > 0 for process in self._ready)
+
     def prove(self, way: SignIn) -> None:
         """A single run was signed in this way."""
         self._proven = way
@@ -125,7 +130,7 @@ class Warm:
             profile = replace(self._profile, name=f"warm-{token_hex(4)}")
             with self._workspace.usable():
                 home = gemini_home.prepare(self._workspace, profile, key.way)
-            argv = [str(key.binary.path), "--acp"]
+            argv = [*key.binary.argv, "--acp"]
             argv += ["--model", profile.model] if profile.model else []
             environ = {
                 **self._environ,

@@ -1,0 +1,121 @@
+"""What lies around the CLI: our folder, what dead servers left, other providers, engines."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.doctor.findings import Finding, note, ok, problem
+from gemini_cli_mcp.errors import CliNotFound
+from gemini_cli_mcp.providers import antigravity_binary
+from gemini_cli_mcp.workspace import Workspace
+
+
+def folder(config: Config) -> Finding:
+    """The private folder: there, or to be made, ours alone, and writable."""
+    path = config.config_dir
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return problem(
+            "folder",
+            f"{existing} cannot be written",
+            f"chmod u+rwx {existing}  # or set GEMINI_MCP_CONFIG_DIR to a folder of yours",
+        )
+    if existing != path:
+        return ok("folder", f"{path} will be made")
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return problem("folder", f"{path} can be read by others", f"chmod 700 {path}")
+    return ok("folder", f"{path}, private and writable")
+
+
+def leftovers(config: Config) -> Iterator[Finding]:
+    """What servers left that are gone."""
+    dead = Workspace(config.config_dir).of_the_dead()
+    processes = [pid for folder in dead for pid in _living_in(folder)]
+    if processes:
+        pids = " ".join(map(str, processes))
+        yield note(
+            "left-overs",
+            f"processes of a server that is gone are still there: {pids}",
+            f"kill {pids}",
+        )
+    if dead:
+        yield note(
+            "left-overs",
+            f"{len(dead)} folders of servers that are gone; the next start removes them",
+            "gemini-cli-mcp search x  # or any other start",
+        )
+    if not dead:
+        yield ok("left-overs", "none")
+
+
+def _living_in(folder: Path) -> list[int]:
+    """Processes that have their home in this folder (Linux; elsewhere nobody tells)."""
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"GEMINI_CLI_HOME={folder}/".encode() in (process / "environ").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue  # gone, or not ours
+    return found
+
+
+def providers(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Those that are listed beside gemini."""
+    for name in config.providers:
+        if name == "api":
+            yield replace(_api(environ), provider=name)
+        elif name == "antigravity":
+            yield replace(_antigravity(config, environ), provider=name)
+
+
+def _api(environ: Mapping[str, str]) -> Finding:
+    if find_spec("google") is None or find_spec("google.genai") is None:
+        return problem(
+            "provider api",
+            "the google-genai package is missing",
+            "pip install 'gemini-cli-mcp[api]'",
+        )
+    names = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI")
+    if not any(environ.get(name) for name in names):
+        return problem("provider api", "there is no key", "export GEMINI_API_KEY=...")
+    return ok("provider api", "package and key are there")
+
+
+def _antigravity(config: Config, environ: Mapping[str, str]) -> Finding:
+    try:
+        path = antigravity_binary.find(config.agy_path, environ)
+    except CliNotFound as error:
+        return problem("provider antigravity", error.message, error.next_step)
+    return ok("provider antigravity", f"{path}; whether it is signed in, only a search can tell")
+
+
+def engines(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """What web_search can use."""
+    if not config.web_search:
+        yield ok("engines", "one, `google`: GEMINI_MCP_WEB_SEARCH is not set")
+        return
+    for text in config.engines.notes:
+        yield note("engines", text)
+    missing = {
+        target.key_variable or "ZAI_API_KEY": engine.id
+        for engine in config.engines.engines
+        for target in engine.targets
+        if (target.key_variable or target.family == "glm")
+        and not environ.get(target.key_variable or "ZAI_API_KEY")
+    }
+    for variable, engine in missing.items():
+        yield problem(
+            "engines", f"{engine} has no key: {variable} is not set", f"export {variable}=..."
+        )
+    if not missing:
+        names = ", ".join(engine.id for engine in config.engines.engines)
+        yield ok("engines", f"{names}, from {config.web_search}")
+
+
+def exposure() -> Finding:
+    return ok("network", "nothing listens: the server speaks over stdin and stdout alone")

@@ -1,0 +1,164 @@
+"""`install`: our entry in a client's file, and everything else in it as it was."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemini_cli_mcp.install import BACKUP, CLIENTS, NAME, config_file
+from tests.support import STUB, Stub, command
+
+FILES = {
+    "claude-desktop": ".config/Claude/claude_desktop_config.json",
+    "claude-code": ".claude.json",
+    "cursor": ".cursor/mcp.json",
+    "vscode": ".config/Code/User/mcp.json",
+}
+KEYS = {"vscode": "servers"}
+clients = pytest.mark.parametrize("client", FILES)
+
+
+def install(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command("install"), *arguments],
+        env=stub.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def entry(stub: Stub, client: str) -> dict[str, Any]:
+    content = json.loads((stub.home / FILES[client]).read_text())
+    return content[KEYS.get(client, "mcpServers")][NAME]
+
+
+@clients
+def test_a_client_starts_us_by_what_was_written(stub: Stub, client: str) -> None:
+    done = install(stub, client, "--env", "GEMINI_API_KEY=k-123456", "--env", "GEMINI_MODEL=m")
+
+    written = entry(stub, client)
+    assert done.returncode == 0
+    assert Path(written["command"]).is_absolute()
+    assert written["args"][-1] == "serve"
+    assert written["env"] == {
+        "GEMINI_MCP_CLI_PATH": str(STUB),
+        "GEMINI_API_KEY": "k-123456",
+        "GEMINI_MODEL": "m",
+    }
+    assert "k-123456" not in done.stdout + done.stderr
+    assert (stub.home / FILES[client]).stat().st_mode & 0o077 == 0  # there is a key in it
+    version = [written["command"], *written["args"][:-1], "--version"]
+    subprocess.run(version, env={}, check=True, capture_output=True)  # no PATH at all
+
+
+@clients
+def test_everything_else_in_the_file_stays(stub: Stub, client: str) -> None:
+    path = stub.home / FILES[client]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    key = KEYS.get(client, "mcpServers")
+    before = {"theme": "dunkel ☾", key: {"other": {"command": "x"}}, "last": [1, {"a": None}]}
+    path.write_text(json.dumps(before))
+    path.chmod(0o640)
+
+    assert install(stub, client).returncode == 0
+    after = json.loads(path.read_text())
+    assert install(stub, client, "--uninstall").returncode == 0
+
+    assert list(after) == list(before)
+    assert {**after, key: {"other": {"command": "x"}}} == before
+    assert json.loads(path.read_text()) == before
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert NAME in Path(f"{path}{BACKUP}").read_text()  # of before the removal
+    assert [left.name for left in path.parent.glob(f".{path.name}.*")] == []
+
+
+@pytest.mark.parametrize(
+    "content", ['{"mcpServers": {', '{"a": 1} // mine', "[1]", '{"mcpServers": []}', '"text"']
+)
+def test_a_file_that_is_no_json_is_left_as_it_is(stub: Stub, content: str) -> None:
+    path = stub.home / FILES["cursor"]
+    path.parent.mkdir()
+    path.write_text(content)
+
+    done = install(stub, "cursor")
+
+    assert done.returncode == 1
+    assert "CONFIG_ERROR" in done.stderr and str(path) in done.stderr and "--print" in done.stderr
+    assert path.read_text() == content
+    assert [left.name for left in path.parent.iterdir()] == [path.name]
+
+
+def test_what_is_printed_is_what_would_be_written(stub: Stub) -> None:
+    printed = install(stub, "vscode", "--print", "--env", "GEMINI_MODEL=m")
+    assert not (stub.home / FILES["vscode"]).exists()
+    install(stub, "vscode", "--env", "GEMINI_MODEL=m")
+
+    assert json.loads(printed.stdout) == json.loads((stub.home / FILES["vscode"]).read_text())
+
+
+def test_a_variable_is_taken_from_here_or_missed_aloud(stub: Stub) -> None:
+    stub.environ["GEMINI_API_KEY"] = "from-here"
+
+    taken = install(stub, "cursor", "--env", "GEMINI_API_KEY")
+    missed = install(stub, "cursor", "--env", "GEMINI_MODEL")
+    wrong = install(stub, "cursor", "--env", "GEMINI_MCP_TIMEOUT=soon")
+
+    assert taken.returncode == 0
+    assert entry(stub, "cursor")["env"]["GEMINI_API_KEY"] == "from-here"
+    assert (missed.returncode, wrong.returncode) == (1, 1)
+    assert "GEMINI_MODEL=VALUE" in missed.stderr
+    assert "GEMINI_MCP_TIMEOUT='soon'" in wrong.stderr
+
+
+def test_a_missing_key_and_cli_are_told(stub: Stub) -> None:
+    stub.environ |= {"GEMINI_MCP_CLI_PATH": "no-such-gemini"}
+
+    done = install(stub, "claude-desktop")
+
+    assert done.returncode == 0
+    assert "npm install -g @google/gemini-cli" in done.stderr
+    assert "--env GEMINI_API_KEY" in done.stderr
+
+
+def test_nothing_to_remove_changes_nothing(stub: Stub) -> None:
+    done = install(stub, "cursor", "--uninstall")
+
+    assert done.returncode == 0
+    assert "nothing was changed" in done.stderr
+    assert not (stub.home / FILES["cursor"]).exists()
+
+
+def test_a_link_to_a_file_elsewhere_stays_one(stub: Stub) -> None:
+    real = stub.home / "dotfiles.json"
+    real.write_text("{}")
+    path = stub.home / FILES["claude-code"]
+    path.symlink_to(real)
+
+    install(stub, "claude-code")
+
+    assert path.is_symlink()
+    assert NAME in real.read_text()
+
+
+def test_each_system_has_its_place() -> None:
+    environ = {"HOME": "/home/me", "APPDATA": "/home/me/AppData/Roaming"}
+    places = {
+        platform: [str(config_file(client, environ, platform)) for client in CLIENTS.values()]
+        for platform in ("darwin", "win32", "linux")
+    }
+
+    assert places["darwin"][0].endswith(
+        "Library/Application Support/Claude/claude_desktop_config.json"
+    )
+    assert places["win32"] == [
+        "/home/me/AppData/Roaming/Claude/claude_desktop_config.json",
+        "/home/me/.claude.json",
+        "/home/me/.cursor/mcp.json",
+        "/home/me/AppData/Roaming/Code/User/mcp.json",
+    ]
+    assert places["linux"] == [f"/home/me/{file}" for file in FILES.values()]
+    assert sys.platform != "win32"
