@@ -1,0 +1,143 @@
+"""Every block of README and docs does what it says, or says what it needs."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gemini_cli_mcp import __version__, engines
+from tests.support import ROOT, STUB, TOOLS, Stub
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(<!-- needs: .* -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.M | re.S)
+YAML = "require('yaml').parse(require('fs').readFileSync(0, 'utf8'))"
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    language: str
+    text: str
+    needs: bool
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text.split()[0] if self.text.split() else ''}"
+
+
+BLOCKS = [
+    Block(page.name, found[3], found[4], bool(found[1]))
+    for page in PAGES
+    for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
+]
+
+
+def blocks(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
+def test_commands_run_as_they_are_written(stub: Stub, block: Block) -> None:
+    # The tests are running: once is enough. The demo and the checks have tests of their own.
+    text = re.sub(r"^scripts/(?:test|check|demo)\b", r"test -x \g<0> #", block.text, flags=re.M)
+    text = text.replace(" report.md", f" {stub.home}/report.md")
+    environ = {
+        **stub.environ,
+        "PATH": f"{ROOT}/.venv/bin{os.pathsep}{os.environ['PATH']}",
+        "GEMINI_MCP_CLI_PATH": str(STUB),
+    }
+    options = ["-n"] if block.needs else ["-euo", "pipefail"]
+    done = subprocess.run(
+        ["bash", *options, "-c", text],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    expected = 1 if "daily-quota" in text else 0
+    assert done.returncode == expected, done.stderr
+
+
+@pytest.mark.parametrize("block", blocks("json"), ids=str)
+def test_json_is_json(block: Block) -> None:
+    json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", blocks("jsonc"), ids=str)
+def test_a_file_with_comments_is_one_of_engines(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "engines.json"
+    path.write_text(block.text)
+
+    assert engines.load(path).engines
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="a parser for YAML comes with it")
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(block.text for block in blocks("yaml")),
+        *(path.read_text() for path in sorted((ROOT / ".github/workflows").glob("*.yml"))),
+    ],
+)
+def test_workflows_are_yaml_and_call_scripts_that_exist(text: str) -> None:
+    subprocess.run(
+        ["node", "-e", YAML], input=text, cwd=ROOT / "tests/clients", text=True, check=True
+    )
+
+    for script in re.findall(r"- run: (\S+)", text):
+        assert os.access(ROOT / script, os.X_OK)
+
+
+def test_every_block_is_of_a_kind_that_is_checked() -> None:
+    kinds = {block.language for block in BLOCKS}
+
+    assert kinds <= {"sh", "json", "jsonc", "yaml", ""}
+    assert all(block.page == "design.md" for block in blocks(""))  # the plan of the house
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def test_the_packages_tell_of_the_same_program() -> None:
+    manifest = json.loads((ROOT / "scripts/mcpb/manifest.json").read_text())
+    server = json.loads((ROOT / "server.json").read_text())
+    [package] = server["packages"]
+
+    assert {manifest["version"], server["version"], package["version"]} == {__version__}
+    assert [tool["name"] for tool in manifest["tools"]] == TOOLS
+    assert f"<!-- mcp-name: {server['name']} -->" in (ROOT / "README.md").read_text()
+    assert len(server["description"]) <= 100
+
+
+@pytest.mark.skipif(not shutil.which("npm"), reason="the official tool is a package of npm's")
+def test_the_bundle_is_valid_and_starts(tmp_path: Path, stub: Stub) -> None:
+    built = subprocess.run(
+        [ROOT / "scripts/build-mcpb"], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "Manifest schema validation passes" in built.stdout + built.stderr
+    shutil.unpack_archive(ROOT / "dist/gemini-cli-mcp.mcpb", tmp_path, "zip")
+
+    entry = json.loads((tmp_path / "manifest.json").read_text())["server"]
+    assert (tmp_path / entry["entry_point"]).exists()
+    arguments = entry["mcp_config"]["args"]
+    module = arguments[arguments.index("python") :]
+    started = subprocess.run(
+        [str(ROOT / ".venv/bin" / module[0]), *module[1:3], "search", "Why?"],
+        cwd=tmp_path,
+        env={**stub.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert started.returncode == 0, started.stderr
