@@ -17,8 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
     logs.configure("INFO")
-    if options.command is _doctor:  # it says itself what is wrong with the configuration
-        return _doctor(options)
+    if options.command in (_doctor, _install):  # they deal with a bad configuration themselves
+        return options.command(options)
     try:
         config = Config.from_env(os.environ)
     except ConfigError as error:
@@ -97,7 +97,7 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor(os.environ, live=options.live, as_json=options.json)
 
 
-def _install(config: Config, options: argparse.Namespace) -> int:
+def _install(options: argparse.Namespace) -> int:
     from gemini_cli_mcp.install import install
 
     return install(
@@ -189,8 +189,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME[=VALUE]",
         help="a variable for the server; without a value, the one it has here",
     )
-    install.add_argument("--print", action="store_true", help="print it instead of writing it")
-    install.add_argument("--uninstall", action="store_true", help="remove it again")
+    instead = install.add_mutually_exclusive_group()
+    instead.add_argument("--print", action="store_true", help="print it instead of writing it")
+    instead.add_argument("--uninstall", action="store_true", help="remove it again")
     install.set_defaults(command=_install)
     return parser
 

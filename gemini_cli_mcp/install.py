@@ -6,7 +6,7 @@ variables that the server needs stand in the entry itself.
 
 import json
 import os
-import shutil
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,17 @@ from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import CliNotFound, ConfigError, GeminiMcpError, InvalidInput
 from gemini_cli_mcp.models import Object, as_object
 from gemini_cli_mcp.providers import gemini_binary
+from gemini_cli_mcp.providers.gemini_binary import SHORT_PATH
 
 NAME = "gemini-cli-mcp"
 BACKUP = ".before-gemini-cli-mcp"
+PATHS = {
+    "GEMINI_MCP_CLI_PATH",
+    "GEMINI_MCP_AGY_PATH",
+    "GEMINI_MCP_CONFIG_DIR",
+    "GEMINI_MCP_WEB_SEARCH",
+}
+"""Variables whose values must not depend on where a client starts us."""
 
 
 @dataclass(frozen=True)
@@ -27,47 +35,32 @@ class Client:
     """Where an MCP client keeps its servers, and in which words."""
 
     title: str
-    files: Mapping[str, str]
-    """By platform: below the home folder, or below %APPDATA% on Windows."""
+    folders: Mapping[str, str]
+    """By platform: a variable that names a folder, or a folder below the home; one for `any`."""
+    file: str
     key: str = "mcpServers"
-    entry: Mapping[str, str] | None = None
+    extra: Mapping[str, str] | None = None
     """What stands in an entry beside command, arguments and environment."""
     afterwards: str = "Start it again, then ask it something that needs the web."
 
 
+_APPS = {
+    "darwin": "Library/Application Support",
+    "win32": "$APPDATA",
+    "linux": "$XDG_CONFIG_HOME",
+}
+_DEFAULTS = {"$APPDATA": "AppData/Roaming", "$XDG_CONFIG_HOME": ".config"}
 CLIENTS: dict[str, Client] = {
-    "claude-desktop": Client(
-        "Claude Desktop",
-        {
-            "darwin": "Library/Application Support/Claude/claude_desktop_config.json",
-            "win32": "Claude/claude_desktop_config.json",
-            "linux": ".config/Claude/claude_desktop_config.json",
-        },
-    ),
+    "claude-desktop": Client("Claude Desktop", _APPS, "Claude/claude_desktop_config.json"),
     "claude-code": Client(
         "Claude Code",
-        {"darwin": ".claude.json", "win32": "../../.claude.json", "linux": ".claude.json"},
-        entry={"type": "stdio"},
+        {"any": "$CLAUDE_CONFIG_DIR"},
+        ".claude.json",
+        extra={"type": "stdio"},
         afterwards="New sessions have it.",
     ),
-    "cursor": Client(
-        "Cursor",
-        {
-            "darwin": ".cursor/mcp.json",
-            "win32": "../../.cursor/mcp.json",
-            "linux": ".cursor/mcp.json",
-        },
-    ),
-    "vscode": Client(
-        "VS Code",
-        {
-            "darwin": "Library/Application Support/Code/User/mcp.json",
-            "win32": "Code/User/mcp.json",
-            "linux": ".config/Code/User/mcp.json",
-        },
-        key="servers",
-        entry={"type": "stdio"},
-    ),
+    "cursor": Client("Cursor", {"any": ""}, ".cursor/mcp.json"),
+    "vscode": Client("VS Code", _APPS, "Code/User/mcp.json", "servers", {"type": "stdio"}),
 }
 
 
@@ -87,16 +80,19 @@ def install(
             shown = {known.key: {NAME: entry(known, environ, variables)}}
             sys.stdout.write(json.dumps(shown, indent=2) + "\n")
             return 0
-        content = _read(path)
-        servers = as_object(content.setdefault(known.key, {}))
+        before = _read(path)
+        content = _parsed(path, before, known.key)
+        servers = as_object(content.get(known.key))
         if uninstall:
             if servers.pop(NAME, None) is None:
                 _say(f"{NAME} does not stand in {path}; nothing was changed.")
                 return 0
         else:
-            servers[NAME] = entry(known, environ, variables)
-        content[known.key] = servers
-        _write(path, content)
+            old = as_object(servers.get(NAME))
+            new = entry(known, environ, variables)
+            env = {**as_object(old.get("env")), **new["env"]}
+            servers[NAME] = {**old, **new, "env": env}
+        _write(path, {**content, known.key: servers}, before)
     except GeminiMcpError as error:
         _say(f"[ERROR] {error.code}: {error.message}\n{error.next_step}")
         return 1
@@ -109,11 +105,12 @@ def install(
 
 def config_file(client: Client, environ: Mapping[str, str], platform: str) -> Path:
     """Where the client looks for its servers on this system."""
-    home = Path(environ.get("HOME") or Path.home())
-    if platform == "win32":
-        data = Path(environ.get("APPDATA") or home / "AppData/Roaming")
-        return Path(os.path.normpath(data / client.files["win32"]))
-    return home / client.files.get(platform, client.files["linux"])
+    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
+    folders = client.folders
+    place = folders.get("any", folders.get(platform, folders.get("linux", "")))
+    if place.startswith("$"):
+        place = environ.get(place[1:]) or _DEFAULTS.get(place, "")
+    return home / place / client.file
 
 
 def entry(client: Client, environ: Mapping[str, str], variables: Sequence[str]) -> Object:
@@ -121,7 +118,7 @@ def entry(client: Client, environ: Mapping[str, str], variables: Sequence[str]) 
     program = Path(sys.executable).with_name(NAME)
     command = [str(program)] if program.exists() else [sys.executable, "-m", "gemini_cli_mcp"]
     return {
-        **(client.entry or {}),
+        **(client.extra or {}),
         "command": command[0],
         "args": [*command[1:], "serve"],
         "env": _environment(environ, variables),
@@ -132,20 +129,27 @@ def _environment(environ: Mapping[str, str], variables: Sequence[str]) -> dict[s
     chosen: dict[str, str] = {}
     for given in variables:
         name, assigned, value = given.partition("=")
-        if not assigned:
-            value = environ.get(name, "")
-        if not name.isidentifier() or not value:
+        if not name.isidentifier():
+            raise InvalidInput(f"--env {name}: that is no name of a variable.")
+        value = value if assigned else environ.get(name, "")
+        if not value:
             raise InvalidInput(
                 f"--env {name}: it is not set here.",
-                hint=f"Give it as --env {name}=VALUE, or set it in this terminal first.",
+                hint=f"Set {name} in this terminal first, or give it as --env {name}=VALUE.",
             )
-        chosen[name] = value
-    Config.from_env({**environ, **chosen})  # a wrong value is told here, not by a silent client
+        chosen[name] = str(Path(value).expanduser().absolute()) if name in PATHS else value
+    # A wrong value is told here, not by a silent client.
+    config = Config.from_env({"HOME": environ.get("HOME", ""), **chosen})
+    known = {**environ, **chosen}
     try:
-        found = gemini_binary.find(environ.get("GEMINI_MCP_CLI_PATH") or "gemini", environ)
+        found = gemini_binary.find(known.get("GEMINI_MCP_CLI_PATH") or config.cli_path, known)
     except CliNotFound:
         return chosen
-    return {"GEMINI_MCP_CLI_PATH": str(found.path), **chosen}
+    written = {"GEMINI_MCP_CLI_PATH": str(found.path), **chosen}
+    node = gemini_binary.find_node(found, known)
+    if node and not gemini_binary.find_node(found, gemini_binary.as_desktop_app(known)):
+        written.setdefault("PATH", os.pathsep.join((str(Path(node).parent), SHORT_PATH)))
+    return written
 
 
 def _warn(written: Object, environ: Mapping[str, str]) -> None:
@@ -161,52 +165,62 @@ def _warn(written: Object, environ: Mapping[str, str]) -> None:
         )
 
 
-def _read(path: Path) -> Object:
+def _read(path: Path) -> bytes | None:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_bytes()
     except FileNotFoundError:
-        return {}
+        return None
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}.", hint="Nothing was changed."
-        ) from None
+        raise _untouched(path, f"cannot be read ({error.strerror})") from None
+
+
+def _parsed(path: Path, read: bytes | None, key: str) -> Object:
+    """The file's content, if it can be written again without a loss."""
     try:
+        text = (read or b"").decode("utf-8-sig")
         content: object = json.loads(text) if text.strip() else {}
+        json.dumps(content, allow_nan=False)
     except (ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise ConfigError(
-            f"{path} is not plain JSON{where}; it was left as it is.",
-            hint="Mend it, or put in by hand what the same command says with --print.",
-        ) from None
+        raise _untouched(path, f"is not plain JSON{where}") from None
     found = as_object(content)
-    lists = [found.get(client.key, {}) for client in CLIENTS.values()]
-    if not isinstance(content, dict) or not all(isinstance(listed, dict) for listed in lists):
-        raise ConfigError(
-            f"{path} holds something else than a configuration; it was left as it is.",
-            hint="Put in by hand what the same command says with --print.",
-        )
+    if not isinstance(content, dict) or not isinstance(found.get(key) or {}, dict):
+        raise _untouched(path, "holds something else than a configuration")
     return found
 
 
-def _write(path: Path, content: Object) -> None:
-    """Whole or not at all, and with a copy of what was there before."""
+def _untouched(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path} {why}; it was left as it is.",
+        hint="Mend it, or put in by hand what the same command says with --print.",
+    )
+
+
+def _write(path: Path, content: Object, before: bytes | None) -> None:
+    """Whole or not at all, for this user alone, and with a copy of what was there at first."""
+    data = json.dumps(content, indent=2).encode() + b"\n"
+    new: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         target = path.resolve()  # a link to a file of dotfiles stays one
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
-        if target.exists():
-            shutil.copy2(target, target.with_name(target.name + BACKUP))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(target.stat().st_mode) & 0o700 if before is not None else 0o600
+        backup = target.with_name(target.name + BACKUP)
+        if before is not None and NAME.encode() not in before and not backup.exists():
+            backup.touch(mode=0o600)
+            backup.write_bytes(before)
         descriptor, name = mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2, ensure_ascii=False)
-            file.write("\n")
         new = Path(name)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
         new.chmod(mode)
+        if _read(path) != before:
+            raise _untouched(path, "was changed by somebody else just now")
         new.replace(target)
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}.", hint="Nothing was changed."
-        ) from None
+        raise _untouched(path, f"cannot be written ({error.strerror})") from None
+    finally:
+        if new:
+            new.unlink(missing_ok=True)
 
 
 def _say(text: str) -> None:

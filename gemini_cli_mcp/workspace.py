@@ -133,7 +133,10 @@ class Workspace:
         """The folders that dead servers left."""
         dead: list[Path] = []
         for left in self._left():
-            with contextlib.suppress(OSError), _lock_of_the_dead(left / LOCK):
+            with contextlib.suppress(BlockingIOError):
+                if (left / LOCK).exists():  # only looked at: none is made here
+                    with _lock_of_the_dead(left / LOCK):
+                        pass
                 dead.append(left)
         return dead
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import REAL_CLI, Result, Stub, command
+from tests.support import REAL_CLI, STUB, Result, Stub, command
 from tests.test_gemini_binary import official
 
 Change = Callable[[Stub], None]
@@ -114,7 +114,8 @@ class Broken:
     named: str
     told: str
     """A part of the fix."""
-    mends: Change
+    mends: Change | None = None
+    """What a person does where the fix is no command; else the command itself is run."""
     status: str = "problem"
 
 
@@ -125,23 +126,20 @@ SETUPS: dict[str, Broken] = {
         "gemini CLI",
         "neither on PATH",
         "npm install -g @google/gemini-cli",
-        WORKING_CLI,
     ),
     "a path that is none": Broken(
         sets(GEMINI_MCP_CLI_PATH="/nowhere/gemini"),
         "gemini CLI",
         "/nowhere/gemini",
         "unset GEMINI_MCP_CLI_PATH",
-        WORKING_CLI,
     ),
     "not executable": Broken(
         both(writes("gemini", "#!/bin/sh\n"), in_home("GEMINI_MCP_CLI_PATH", "gemini")),
         "gemini CLI",
         "not executable",
         "chmod +x",
-        lambda stub: (stub.home / "gemini").chmod(0o755),
     ),
-    "too old": Broken(too_old, "gemini CLI", "too old", "@latest", WORKING_CLI),
+    "too old": Broken(too_old, "gemini CLI", "too old", "@latest"),
     "no Node": Broken(no_node, "Node", "no `node`", "install Node 20", WORKING_CLI),
     "an old Node": Broken(old_node, "Node", "v18.1.0", "install Node 20", WORKING_CLI),
     "a CLI that does not run": Broken(
@@ -152,14 +150,12 @@ SETUPS: dict[str, Broken] = {
         "sign-in",
         "there is none",
         "export GEMINI_API_KEY",
-        sets(GEMINI_API_KEY="a-new-key"),
     ),
     "a personal login alone": Broken(
         both(unsets("GEMINI_API_KEY"), writes(".gemini/oauth_creds.json", "{}")),
         "sign-in",
         "June 2026",
         "~/.gemini/.env",
-        sets(GEMINI_API_KEY="a-new-key"),
     ),
     "a personal login that outranks the key": Broken(
         writes(
@@ -171,21 +167,19 @@ SETUPS: dict[str, Broken] = {
         writes(
             ".gemini/settings.json", '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
         ),
-        "note",
+        status="note",
     ),
     "a variable with a wrong value": Broken(
         sets(GEMINI_MCP_TIMEOUT="soon"),
         "configuration",
         "GEMINI_MCP_TIMEOUT='soon'",
-        "correct or unset it",
-        unsets("GEMINI_MCP_TIMEOUT"),
+        "unset GEMINI_MCP_TIMEOUT",
     ),
     "an engines file that is broken": Broken(
         both(writes("engines.json", "{"), in_home("GEMINI_MCP_WEB_SEARCH", "engines.json")),
         "configuration",
         "engines.json",
-        "correct or unset it",
-        unsets("GEMINI_MCP_WEB_SEARCH"),
+        "unset GEMINI_MCP_WEB_SEARCH",
     ),
     "an engine without its key": Broken(
         both(
@@ -195,21 +189,39 @@ SETUPS: dict[str, Broken] = {
         "engines",
         "GLM_WORK is not set",
         "export GLM_WORK=",
-        sets(GLM_WORK="k"),
+        status="note",
     ),
-    "a folder that others read": Broken(
-        lambda stub: stub.config_dir.mkdir(mode=0o755),
+    "a folder that cannot be made": Broken(
+        sets(GEMINI_MCP_CONFIG_DIR="/proc/none"),
         "folder",
-        "can be read by others",
-        "chmod 700",
-        lambda stub: stub.config_dir.chmod(0o700),
+        "/proc/none",
+        "export GEMINI_MCP_CONFIG_DIR=",
+        lambda stub: stub.environ.update(GEMINI_MCP_CONFIG_DIR=str(stub.config_dir)),
+    ),
+    "Vertex AI without a project": Broken(
+        both(unsets("GEMINI_API_KEY"), sets(GOOGLE_GENAI_USE_VERTEXAI="true")),
+        "sign-in",
+        "GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION",
+        "export GOOGLE_CLOUD_PROJECT=",
+    ),
+    "a key that is none": Broken(
+        sets(GEMINI_API_KEY="..."), "sign-in", "a placeholder", "export GEMINI_API_KEY="
+    ),
+    "a wrapper that cannot be run": Broken(
+        both(
+            writes("gemini", "#!/no/such/program\n", 0o755),
+            in_home("GEMINI_MCP_CLI_PATH", "gemini"),
+        ),
+        "gemini CLI",
+        "cannot be run",
+        "npm install -g @google/gemini-cli",
+        WORKING_CLI,
     ),
     "a folder that is a file": Broken(
         both(writes("file", ""), in_home("GEMINI_MCP_CONFIG_DIR", "file")),
         "configuration",
         "GEMINI_MCP_CONFIG_DIR",
-        "correct or unset it",
-        lambda stub: stub.environ.update(GEMINI_MCP_CONFIG_DIR=str(stub.config_dir)),
+        "unset GEMINI_MCP_CONFIG_DIR",
     ),
     "antigravity without agy": Broken(
         sets(GEMINI_MCP_PROVIDERS="antigravity"),
@@ -223,9 +235,29 @@ SETUPS: dict[str, Broken] = {
         "provider api",
         "there is no key",
         "export GEMINI_API_KEY",
-        sets(GEMINI_API_KEY="a-new-key"),
     ),
 }
+
+
+def follow(stub: Stub, fix: str) -> None:
+    """Do in a shell what the fix says, with a key of one's own where it has dots."""
+    npm = stub.home / "npm"
+    npm.mkdir()
+    target = REAL_CLI if REAL_CLI.exists() else STUB
+    (npm / "npm").write_text(
+        f"#!/bin/sh\nmkdir -p {stub.home}/.local/bin\n"
+        f"ln -sf {target} {stub.home}/.local/bin/gemini\n"
+    )
+    (npm / "npm").chmod(0o755)
+    script = f"{fix.replace('...', 'a-value-of-mine')}\nenv -0"
+    environ = {**stub.environ, "PATH": f"{npm}{os.pathsep}{stub.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euc", script], env=environ, capture_output=True, text=True, check=True
+    )
+    after = dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
+    path = stub.environ["PATH"]
+    stub.environ.clear()
+    stub.environ.update(after, PATH=path)
 
 
 @pytest.fixture
@@ -247,21 +279,63 @@ def test_the_cause_is_named_and_the_fix_works(user: Stub, broken: Broken) -> Non
     broken.breaks(user)
 
     code, findings = doctor(user)
-    broken.mends(user)
-    user.environ["PATH"] = path
-    mended, after = doctor(user)
-
     [found] = [
         finding
         for finding in findings
         if (finding["status"], finding["topic"]) == (broken.status, broken.topic)
     ]
+    if broken.mends:
+        broken.mends(user)
+        user.environ["PATH"] = path
+    else:
+        follow(user, found["fix"])
+    mended, after = doctor(user)
+
     assert broken.named in found["message"]
     assert broken.told in found["fix"]
     assert code == (1 if broken.status == "problem" else 0)
     assert mended == 0
     assert not [f for f in after if f["status"] == "problem" or broken.named in f["message"]]
     assert "a-secret-key" not in json.dumps(findings)
+
+
+ODD: dict[str, Change] = {
+    "a home that is a file": both(writes("file", ""), in_home("HOME", "file")),
+    "no home": unsets("HOME"),
+    "a login folder that is a file": both(unsets("GEMINI_API_KEY"), writes(".gemini", "")),
+    "a node of another machine": both(
+        writes("nodes/node", "\x7fELF", 0o755),
+        lambda stub: stub.environ.update(PATH=f"{stub.home}/nodes:{stub.environ['PATH']}"),
+    ),
+    "proxies": sets(http_proxy="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9"),
+    "an ASCII terminal": both(
+        sets(PYTHONIOENCODING="ascii"), in_home("GEMINI_MCP_CONFIG_DIR", "é")
+    ),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_an_odd_machine_gets_findings_too(user: Stub, odd: Change) -> None:
+    user.environ["GEMINI_MCP_CONFIG_DIR"] = str(user.config_dir)
+    odd(user)
+
+    _, findings = doctor(user)
+
+    assert len(findings) >= 3
+
+
+def test_a_gemini_outside_of_path_works(user: Stub) -> None:
+    if not REAL_CLI.exists():
+        pytest.skip("scripts/test installs it where Node is")
+    place = user.home / ".npm-global/bin"
+    place.mkdir(parents=True)
+    (place / "gemini").symlink_to(REAL_CLI.resolve())
+    user.environ["PATH"] = os.environ["PATH"]
+
+    code, findings = doctor(user)
+
+    assert code == 0
+    assert str(place) in next(f["message"] for f in findings if f["topic"] == "gemini CLI")
 
 
 def test_what_dead_servers_left_is_found(user: Stub) -> None:
@@ -288,7 +362,7 @@ def test_a_healthy_set_up_has_its_dry_run(user: Stub) -> None:
     assert "kept ready (ACP)" in told["warm process"]["message"]
     assert "0.61.0" in told["gemini CLI"]["message"]
     assert told["desktop apps"]["status"] == "note"  # npm's folder is not on a short PATH
-    assert "GEMINI_MCP_CLI_PATH=" in told["desktop apps"]["fix"]
+    assert "install claude-desktop" in told["desktop apps"]["fix"]
 
 
 def test_one_provider_that_works_is_enough(user: Stub) -> None:

@@ -1,15 +1,18 @@
 """`install`: our entry in a client's file, and everything else in it as it was."""
 
 import json
+import os
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gemini_cli_mcp.install import BACKUP, CLIENTS, NAME, config_file
+from gemini_cli_mcp.providers.gemini_binary import SHORT_PATH
 from tests.support import STUB, Stub, command
+from tests.test_gemini_binary import executable
 
 FILES = {
     "claude-desktop": ".config/Claude/claude_desktop_config.json",
@@ -71,25 +74,93 @@ def test_everything_else_in_the_file_stays(stub: Stub, client: str) -> None:
     assert list(after) == list(before)
     assert {**after, key: {"other": {"command": "x"}}} == before
     assert json.loads(path.read_text()) == before
-    assert path.stat().st_mode & 0o777 == 0o640
-    assert NAME in Path(f"{path}{BACKUP}").read_text()  # of before the removal
+    assert path.stat().st_mode & 0o777 == 0o600  # a key may stand in it
+    backup = Path(f"{path}{BACKUP}")
+    assert json.loads(backup.read_text()) == before  # of before the first of all
+    assert backup.stat().st_mode & 0o777 == 0o600
     assert [left.name for left in path.parent.glob(f".{path.name}.*")] == []
 
 
 @pytest.mark.parametrize(
-    "content", ['{"mcpServers": {', '{"a": 1} // mine', "[1]", '{"mcpServers": []}', '"text"']
+    "content",
+    [
+        b'{"mcpServers": {',
+        b'{"a": 1} // mine',
+        b"[1]",
+        b'{"mcpServers": [1]}',
+        b'"text"',
+        b'{"a": "\xff"}',
+        '{"a": 1}'.encode("utf-16"),
+        b'{"a": 1e999}',
+    ],
 )
-def test_a_file_that_is_no_json_is_left_as_it_is(stub: Stub, content: str) -> None:
+def test_a_file_that_is_no_json_is_left_as_it_is(stub: Stub, content: bytes) -> None:
     path = stub.home / FILES["cursor"]
     path.parent.mkdir()
-    path.write_text(content)
+    path.write_bytes(content)
 
     done = install(stub, "cursor")
 
     assert done.returncode == 1
     assert "CONFIG_ERROR" in done.stderr and str(path) in done.stderr and "--print" in done.stderr
-    assert path.read_text() == content
+    assert path.read_bytes() == content
     assert [left.name for left in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xef\xbb\xbf{}\r\n", b'{"mcpServers": null}', b'{"servers": [1]}', b'{"a": "\\ud800"}'],
+)
+def test_a_file_that_is_odd_but_fine_is_taken(stub: Stub, content: bytes) -> None:
+    path = stub.home / FILES["cursor"]
+    path.parent.mkdir()
+    path.write_bytes(content)
+
+    assert install(stub, "cursor").returncode == 0
+    assert entry(stub, "cursor")["args"][-1] == "serve"
+
+
+def test_installing_again_keeps_what_was_chosen(stub: Stub) -> None:
+    install(stub, "cursor", "--env", "GEMINI_API_KEY=k", "--env", "GEMINI_MODEL=m")
+    path = stub.home / FILES["cursor"]
+    content = json.loads(path.read_text())
+    content["mcpServers"][NAME]["timeout"] = 600
+    path.write_text(json.dumps(content))
+
+    install(stub, "cursor", "--env", "GEMINI_MODEL=other")
+
+    written = entry(stub, "cursor")
+    assert written["timeout"] == 600
+    assert (written["env"]["GEMINI_API_KEY"], written["env"]["GEMINI_MODEL"]) == ("k", "other")
+
+
+def test_paths_do_not_depend_on_where_the_client_starts_us(stub: Stub) -> None:
+    install(stub, "cursor", "--env", "GEMINI_MCP_CONFIG_DIR=here")
+
+    assert entry(stub, "cursor")["env"]["GEMINI_MCP_CONFIG_DIR"] == str(Path("here").absolute())
+
+
+def test_a_node_that_desktop_apps_do_not_see_comes_along(stub: Stub) -> None:
+    nodes = stub.home / "somewhere"
+    nodes.mkdir()
+    (nodes / "node").write_text("#!/bin/sh\n")
+    (nodes / "node").chmod(0o755)
+    gemini = executable(stub.home / "elsewhere/gemini")
+    stub.environ |= {"PATH": str(nodes), "GEMINI_MCP_CLI_PATH": str(gemini)}
+    hidden = shutil.which("node", path=SHORT_PATH) is None
+
+    install(stub, "cursor")
+
+    path = entry(stub, "cursor")["env"].get("PATH", "")
+    assert path.startswith(f"{nodes}{os.pathsep}") is hidden
+
+
+def test_a_bad_variable_does_not_keep_us_in_the_file(stub: Stub) -> None:
+    install(stub, "cursor")
+    stub.environ["GEMINI_MCP_TIMEOUT"] = "soon"
+
+    assert install(stub, "cursor", "--uninstall").returncode == 0
+    assert install(stub, "cursor", "--uninstall", "--print").returncode == 2
 
 
 def test_what_is_printed_is_what_would_be_written(stub: Stub) -> None:
@@ -161,4 +232,3 @@ def test_each_system_has_its_place() -> None:
         "/home/me/AppData/Roaming/Code/User/mcp.json",
     ]
     assert places["linux"] == [f"/home/me/{file}" for file in FILES.values()]
-    assert sys.platform != "win32"

@@ -2,12 +2,13 @@
 
 import json
 import re
-import shutil
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.doctor.findings import Finding, note, ok, problem
+from gemini_cli_mcp.doctor.findings import UPGRADE, Finding, note, ok, problem
 from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.models import as_object
 from gemini_cli_mcp.process.run import run
@@ -15,8 +16,6 @@ from gemini_cli_mcp.providers import gemini_binary, gemini_home
 from gemini_cli_mcp.providers.gemini_binary import Binary
 from gemini_cli_mcp.providers.gemini_home import SignIn
 
-SHORT_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
-"""What a desktop app has, where a terminal has all that the shell's files add."""
 OLDEST_NODE = 20
 WAYS_ON = (
     "Since June 2026 Google no longer serves personal Google logins (free, AI Pro, AI Ultra) in "
@@ -24,7 +23,7 @@ WAYS_ON = (
     "licence of an enterprise, or the `agy` CLI (GEMINI_MCP_PROVIDERS=antigravity)"
 )
 KEY = "export GEMINI_API_KEY=...  # from aistudio.google.com/apikey, or as a line in ~/.gemini/.env"
-INSTALL = "npm install -g @google/gemini-cli@latest"
+PLACEHOLDERS = {"...", "your key", "your-key", "any", "x"}
 
 
 def binary(config: Config, environ: Mapping[str, str]) -> tuple[Binary | None, list[Finding]]:
@@ -32,24 +31,13 @@ def binary(config: Config, environ: Mapping[str, str]) -> tuple[Binary | None, l
     try:
         found = gemini_binary.find(config.cli_path, environ)
     except CliNotFound as error:
-        fix = INSTALL
+        fix = UPGRADE
         if "not executable" in error.message:
-            fix = f"chmod +x {config.cli_path}"
-        elif "GEMINI_MCP_CLI_PATH" in error.message:
-            fix = f"unset GEMINI_MCP_CLI_PATH  # or set it to what `which gemini` says; {INSTALL}"
+            fix = f"chmod +x {shlex.quote(config.cli_path)}"
+        elif environ.get("GEMINI_MCP_CLI_PATH"):
+            fix = f"unset GEMINI_MCP_CLI_PATH; {UPGRADE}"
         return None, [problem("gemini CLI", error.message, fix)]
-    findings = [_described(found)]
-    try:
-        gemini_binary.find(config.cli_path, {**environ, "PATH": SHORT_PATH})
-    except CliNotFound:
-        findings.append(
-            note(
-                "desktop apps",
-                "they have a short PATH and would not find this gemini",
-                f"gemini-cli-mcp install CLIENT  # it writes GEMINI_MCP_CLI_PATH={found.path}",
-            )
-        )
-    return found, findings
+    return found, [_described(found), *_in_a_desktop_app(found, config, environ)]
 
 
 def _described(found: Binary) -> Finding:
@@ -62,27 +50,46 @@ def _described(found: Binary) -> Finding:
     )
 
 
+def _in_a_desktop_app(
+    found: Binary, config: Config, environ: Mapping[str, str]
+) -> Iterator[Finding]:
+    environ = gemini_binary.as_desktop_app(environ)
+    try:
+        seen = gemini_binary.find(config.cli_path, environ)
+    except CliNotFound:
+        seen = None
+    if seen is None or (found.official and not gemini_binary.find_node(seen, environ)):
+        program = shlex.quote(str(Path(sys.executable).with_name("gemini-cli-mcp")))
+        what = "this gemini" if seen is None else "the Node that gemini needs"
+        yield note(
+            "desktop apps",
+            f"they have a short PATH and would not find {what}; `install` writes where it is",
+            f"{program} install claude-desktop  # or claude-code, cursor, vscode",
+        )
+
+
+async def starts(found: Binary, environ: Mapping[str, str], cwd: Path) -> Finding | None:
+    """Whether the system can start it at all; None if it can."""
+    try:
+        await _said([*found.argv, "--version"], gemini_binary.path_for(found, environ), cwd)
+    except OSError as error:
+        return problem("gemini CLI", f"{found.path} cannot be run: {error.strerror}", UPGRADE)
+    return None
+
+
 async def node(found: Binary, environ: Mapping[str, str], cwd: Path) -> Finding:
     """What the CLI runs on."""
-    path = gemini_binary.path_for(found, environ)
-    program = shutil.which("node", path=path)
+    program = gemini_binary.find_node(found, environ)
     if not program:
         return problem(
             "Node",
             "there is no `node` on PATH, and gemini needs it",
             f"install Node {OLDEST_NODE} or newer, or add its folder to PATH",
         )
-    lines: list[bytes] = []
-    await run(
-        [program, "--version"],
-        stdin=b"",
-        env={"PATH": path},
-        cwd=cwd,
-        on_line=lines.append,
-        idle=lambda: 10.0,
-        timeout=10.0,
-    )
-    said = b"".join(lines).decode(errors="replace").strip()
+    try:
+        said = await _said([program, "--version"], gemini_binary.path_for(found, environ), cwd)
+    except OSError as error:
+        said = f"no Node ({error.strerror})"
     number = re.match(r"v(\d+)\.", said)
     if not number or int(number[1]) < OLDEST_NODE:
         return problem(
@@ -94,11 +101,26 @@ async def node(found: Binary, environ: Mapping[str, str], cwd: Path) -> Finding:
     return ok("Node", f"{said} at {program}")
 
 
+async def _said(argv: list[str], path: str, cwd: Path) -> str:
+    lines: list[bytes] = []
+    await run(
+        argv,
+        stdin=b"",
+        env={"PATH": path},
+        cwd=cwd,
+        on_line=lines.append,
+        idle=lambda: 10.0,
+        timeout=10.0,
+    )
+    return b"".join(lines).decode(errors="replace").strip()
+
+
 def sign_in(environ: Mapping[str, str]) -> Iterator[Finding]:
     """How the CLI would be signed in; whether Google takes it, only `--live` can tell."""
     ways = gemini_home.sign_ins(environ)
     yield _kind(ways, environ)
-    settings = _user_folder(environ) / "settings.json"
+    user = Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home())
+    settings = user / ".gemini" / "settings.json"
     chosen = _selected_type(settings)
     if chosen == "oauth-personal" and ways[0].auth_type == "gemini-api-key":
         yield note(
@@ -112,8 +134,15 @@ def sign_in(environ: Mapping[str, str]) -> Iterator[Finding]:
 def _kind(ways: list[SignIn], environ: Mapping[str, str]) -> Finding:
     first, last = ways[0], ways[-1]
     if first.auth_type == "gemini-api-key" and not first.env_file:
+        if environ["GEMINI_API_KEY"].strip().lower() in PLACEHOLDERS | {""}:
+            return problem("sign-in", "GEMINI_API_KEY holds no key but a placeholder", KEY)
         return ok("sign-in", "GEMINI_API_KEY is set (not shown)")
     if first.auth_type == "vertex-ai":
+        names = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
+        missing = [name for name in names if not environ.get(name)]
+        if missing and not environ.get("GOOGLE_API_KEY"):
+            fix = "; ".join(f"export {name}=..." for name in missing)
+            return problem("sign-in", f"Vertex AI, but not {' and '.join(missing)}", fix)
         return ok("sign-in", "Vertex AI, by GOOGLE_* variables")
     if last.login_file and not _is_enterprise(environ):
         said = f"only the login in {last.login_file}"
@@ -123,17 +152,13 @@ def _kind(ways: list[SignIn], environ: Mapping[str, str]) -> Finding:
         return problem("sign-in", f"{said}. {WAYS_ON}", KEY)
     if last.login_file:
         return ok("sign-in", f"the login in {last.login_file}, with a Google Cloud project")
-    if first.env_file:
+    if first.env_file and first.env_file.stat().st_size:
         return ok("sign-in", f"{first.env_file} (its content was not read)")
     return problem("sign-in", f"there is none. {WAYS_ON}", KEY)
 
 
 def _is_enterprise(environ: Mapping[str, str]) -> bool:
     return bool(environ.get("GOOGLE_CLOUD_PROJECT"))
-
-
-def _user_folder(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home()) / ".gemini"
 
 
 def _selected_type(settings: Path) -> object:

@@ -7,7 +7,7 @@ in, and the CLI's events, records and sessions are what we understand.
 import json
 import threading
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,9 +17,11 @@ from tempfile import TemporaryDirectory
 import anyio
 
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.doctor.findings import Finding, note, ok, problem
+from gemini_cli_mcp.doctor.findings import UPGRADE, Finding, note, ok, problem
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.models import REDIRECTS, Object
+from gemini_cli_mcp.providers import gemini_binary
+from gemini_cli_mcp.providers.gemini_binary import Binary
 from gemini_cli_mcp.providers.gemini_cli import GeminiCli
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL
 from gemini_cli_mcp.providers.places import Places
@@ -28,15 +30,15 @@ from gemini_cli_mcp.workspace import Workspace
 SECONDS = 60.0
 MODEL = "gemini-2.5-flash"
 PROMPT = "This is a dry run of gemini-cli-mcp. Search once."
-UPGRADE = "npm install -g @google/gemini-cli@latest"
 
 
-async def dry_run(config: Config, environ: Mapping[str, str]) -> list[Finding]:
+async def dry_run(config: Config, binary: Binary, environ: Mapping[str, str]) -> list[Finding]:
     """What the installed CLI does with a search."""
     with TemporaryDirectory() as folder, _api() as api:
         canary = _set_up(Path(folder))
         away = {
             **{name: value for name, value in environ.items() if not name.startswith("GOOGLE_")},
+            "PATH": gemini_binary.path_for(binary, environ),
             "HOME": folder,
             "GEMINI_CLI_HOME": "",
             "GEMINI_API_KEY": "dry-run",
@@ -45,12 +47,13 @@ async def dry_run(config: Config, environ: Mapping[str, str]) -> list[Finding]:
         }
         # A full name: for an alias the CLI first asks another model which one to use.
         changes = {"config_dir": Path(folder) / "config", "warm": 1, "model": MODEL}
-        config = config.model_copy(update=changes)
+        config = config.model_copy(update={**changes, "cli_path": str(binary.path)})
         workspace = Workspace(config.config_dir)
         try:
             with anyio.fail_after(SECONDS):
                 findings = [await _single(config, workspace, away, api, canary)]
-                findings.append(await _warm(config, workspace, away))
+                if findings[0].status != "problem":
+                    findings.append(await _warm(config, workspace, away))
         except TimeoutError:
             findings = [problem("dry run", f"no answer within {SECONDS:g} s", UPGRADE)]
         finally:
@@ -94,7 +97,8 @@ async def _warm(config: Config, workspace: Workspace, environ: dict[str, str]) -
         with anyio.move_on_after(SECONDS / 2):
             while not provider.is_warm:
                 await anyio.sleep(0.1)
-            await provider.ask(PROMPT, said.append)
+            with suppress(GeminiMcpError):
+                await provider.ask(PROMPT, said.append)
         tasks.cancel_scope.cancel()
     if not said or "starting gemini" in said:
         return note(

@@ -1,11 +1,14 @@
 """Look at everything in turn, and show what was found."""
 
 import json
+import re
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import anyio
 from rich.console import Console
@@ -29,11 +32,16 @@ MARKS = {
     "note": "[yellow]note[/yellow]   ",
     "problem": "[red]problem[/red]",
 }
+_VARIABLE = re.compile(r"\b(?:GEMINI_MCP|GEMINI|DEEP_SEARCH)_[A-Z_]+\b")
+CAN = "A search can work."
+CANNOT = "A search cannot work yet: mend the problems above."
+INTERRUPTED = 130
 LIVE_QUESTION = "What day is it today?"
 
 
 def doctor(environ: Mapping[str, str], *, live: bool, as_json: bool) -> int:
     """Examine and show; the exit code is 0 only if a search can work."""
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     findings: list[Finding] = []
     console = Console(highlight=False, soft_wrap=True)
 
@@ -43,18 +51,17 @@ def doctor(environ: Mapping[str, str], *, live: bool, as_json: bool) -> int:
             if not as_json:
                 console.print(_line(finding))
 
-    anyio.run(look)
+    try:
+        anyio.run(look)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     healthy = can_search(findings)
     if as_json:
         told: Object = {"ok": healthy, "findings": [finding.as_object() for finding in findings]}
-        json.dump(told, sys.stdout, indent=1, ensure_ascii=False)
+        json.dump(told, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        console.print(
-            "\nA search can work."
-            if healthy
-            else "\nA search cannot work yet: mend the problems above."
-        )
+        console.print(f"\n{CAN if healthy else CANNOT}")
     return 0 if healthy else 1
 
 
@@ -69,43 +76,59 @@ async def examine(environ: Mapping[str, str], *, live: bool) -> AsyncIterator[Fi
     try:
         config = Config.from_env(environ)
     except ConfigError as error:
-        yield problem("configuration", error.message, f"correct or unset it: {error.next_step}")
+        named = dict.fromkeys(_VARIABLE.findall(error.message)) or {"GEMINI_MCP_WEB_SEARCH": None}
+        fix = f"unset {' '.join(named)}  # or correct it"
+        yield problem("configuration", error.message, fix)
         return
     yield ok("configuration", "every variable has a value that it can have")
-    place = surroundings.folder(config)
-    yield place
-    for finding in surroundings.leftovers(config):
-        yield finding
+    checks: list[tuple[str, AsyncIterator[Finding]]] = [
+        ("folder", _each(surroundings.folder(config))),
+        ("left-overs", _each(surroundings.leftovers(config))),
+    ]
     if "gemini" in config.providers:
-        async for finding in _gemini(config, environ):
-            yield replace(finding, provider="gemini")
-    for finding in surroundings.providers(config, environ):
+        checks.append(("gemini CLI", _gemini(config, environ)))
+    checks += [
+        ("providers", _each(surroundings.providers(config, environ))),
+        ("engines", _each(surroundings.engines(config, environ))),
+        ("network", _each(surroundings.exposure())),
+    ]
+    if live:
+        checks.append(("live search", _live(config, environ)))
+    for topic, check in checks:
+        try:
+            async for finding in check:
+                yield finding
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            yield problem(
+                topic,
+                f"it could not be looked at: {error.strerror}{where}",
+                "make it readable for this user, or set HOME to a folder that is",
+            )
+
+
+async def _each(findings: Iterable[Finding]) -> AsyncIterator[Finding]:
+    for finding in findings:
         yield finding
-    for finding in surroundings.engines(config, environ):
-        yield finding
-    yield surroundings.exposure()
-    if live and place.status != "problem":
-        yield await _live(config, environ)
 
 
 async def _gemini(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
     binary, findings = cli.binary(config, environ)
+    with TemporaryDirectory() as cwd:
+        if binary and binary.official:
+            findings.append(await cli.node(binary, environ, Path(cwd)))
+        elif binary and (broken := await cli.starts(binary, environ, Path(cwd))):
+            findings.append(broken)
+    works = not any(finding.status == "problem" for finding in findings)
+    findings += cli.sign_in(environ)
     for finding in findings:
-        yield finding
-    works = binary is not None
-    if binary and binary.official:
-        with TemporaryDirectory() as cwd:
-            node = await cli.node(binary, environ, Path(cwd))
-        yield node
-        works = node.status == "ok"
-    for finding in cli.sign_in(environ):
-        yield finding
+        yield replace(finding, provider="gemini")
     if works and binary and binary.official:
-        for finding in await dry_run(config, environ):
-            yield finding
+        for finding in await dry_run(config, binary, environ):
+            yield replace(finding, provider="gemini")
 
 
-async def _live(config: Config, environ: Mapping[str, str]) -> Finding:
+async def _live(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
     """One tiny search, with the user's own sign-in."""
     workspace = Workspace(config.config_dir)
     try:
@@ -113,10 +136,9 @@ async def _live(config: Config, environ: Mapping[str, str]) -> Finding:
         desk = Desk(providers, workspace, max_cycles=1)
         found = await grounded_search(desk, config, LIVE_QUESTION, progress=lambda _: None)
     except GeminiMcpError as error:
-        return problem("live search", f"{error.code}: {redact(error.message)}", error.next_step)
+        yield problem("live search", f"{error.code}: {redact(error.message)}", error.next_step)
+    else:
+        seconds = found["metadata"]["duration_ms"] / 1000
+        yield ok("live search", f"{len(found['sources'])} sources in {seconds:.1f} s")
     finally:
         workspace.close()
-    return ok(
-        "live search",
-        f"{len(found['sources'])} sources in {found['metadata']['duration_ms'] / 1000:.1f} s",
-    )

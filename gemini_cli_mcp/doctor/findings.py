@@ -6,6 +6,8 @@ from typing import Literal
 
 from gemini_cli_mcp.models import Object
 
+UPGRADE = "npm install -g @google/gemini-cli@latest"
+
 Status = Literal["ok", "note", "problem"]
 """A note is worth knowing, and keeps no search from working."""
 

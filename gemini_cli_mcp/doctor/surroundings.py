@@ -1,6 +1,5 @@
 """What lies around the CLI: our folder, what dead servers left, other providers, engines."""
 
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,26 +8,26 @@ from pathlib import Path
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.doctor.findings import Finding, note, ok, problem
-from gemini_cli_mcp.errors import CliNotFound
+from gemini_cli_mcp.errors import CliNotFound, ConfigError
 from gemini_cli_mcp.providers import antigravity_binary
 from gemini_cli_mcp.workspace import Workspace
 
 
-def folder(config: Config) -> Finding:
-    """The private folder: there, or to be made, ours alone, and writable."""
+def folder(config: Config) -> Iterator[Finding]:
+    """The private folder: made as a start would make it."""
     path = config.config_dir
-    existing = next(place for place in (path, *path.parents) if place.exists())
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return problem(
-            "folder",
-            f"{existing} cannot be written",
-            f"chmod u+rwx {existing}  # or set GEMINI_MCP_CONFIG_DIR to a folder of yours",
-        )
-    if existing != path:
-        return ok("folder", f"{path} will be made")
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        return problem("folder", f"{path} can be read by others", f"chmod 700 {path}")
-    return ok("folder", f"{path}, private and writable")
+    shared = path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
+    workspace = Workspace(path)
+    try:
+        workspace.root()
+    except ConfigError as error:
+        fix = "export GEMINI_MCP_CONFIG_DIR=...  # a folder of yours"
+        yield problem("folder", error.message, fix)
+    else:
+        changed = " (others could read it: that was changed just now)" if shared else ""
+        yield ok("folder", f"{path}, private and writable{changed}")
+    finally:
+        workspace.close()
 
 
 def leftovers(config: Config) -> Iterator[Finding]:
@@ -46,7 +45,6 @@ def leftovers(config: Config) -> Iterator[Finding]:
         yield note(
             "left-overs",
             f"{len(dead)} folders of servers that are gone; the next start removes them",
-            "gemini-cli-mcp search x  # or any other start",
         )
     if not dead:
         yield ok("left-overs", "none")
@@ -80,8 +78,8 @@ def _api(environ: Mapping[str, str]) -> Finding:
             "the google-genai package is missing",
             "pip install 'gemini-cli-mcp[api]'",
         )
-    names = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI")
-    if not any(environ.get(name) for name in names):
+    vertex = environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() in ("true", "1")
+    if not (vertex or environ.get("GEMINI_API_KEY") or environ.get("GOOGLE_API_KEY")):
         return problem("provider api", "there is no key", "export GEMINI_API_KEY=...")
     return ok("provider api", "package and key are there")
 
@@ -109,7 +107,7 @@ def engines(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
         and not environ.get(target.key_variable or "ZAI_API_KEY")
     }
     for variable, engine in missing.items():
-        yield problem(
+        yield note(
             "engines", f"{engine} has no key: {variable} is not set", f"export {variable}=..."
         )
     if not missing:
@@ -117,5 +115,6 @@ def engines(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield ok("engines", f"{names}, from {config.web_search}")
 
 
-def exposure() -> Finding:
-    return ok("network", "nothing listens: the server speaks over stdin and stdout alone")
+def exposure() -> Iterator[Finding]:
+    """Whether anybody else can reach us."""
+    yield ok("network", "nothing listens: the server speaks over stdin and stdout alone")

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from gemini_cli_mcp.errors import CliNotFound
 
+SHORT_PATH = os.pathsep.join(("/usr/bin", "/bin", "/usr/sbin", "/sbin"))
+"""What a desktop app has, where a terminal has all that the shell's files add."""
 OLDEST = (0, 39, 1)
 """Older ones trust the settings of whatever folder they run in (GHSA-wpqr-6v78-jr5g)."""
 
@@ -97,6 +99,17 @@ def path_for(binary: Binary, environ: Mapping[str, str]) -> str:
     return f"{binary.path.parent}{os.pathsep}{search_path(environ)}"
 
 
+def find_node(binary: Binary, environ: Mapping[str, str]) -> str | None:
+    """The `node` that it would run on."""
+    return shutil.which("node", path=path_for(binary, environ))
+
+
+def as_desktop_app(environ: Mapping[str, str]) -> dict[str, str]:
+    """What is left of an environment in an app that no shell has started."""
+    kept = ("HOME", "APPDATA", "LOCALAPPDATA", "USERPROFILE")
+    return {"PATH": SHORT_PATH, **{name: environ[name] for name in kept if name in environ}}
+
+
 def _missed_folders(environ: Mapping[str, str]) -> Iterator[Path]:
     """Where npm, version managers and package managers put binaries, best guess first."""
     home = Path(environ.get("HOME") or Path.home())
@@ -124,9 +137,10 @@ def _missed_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _newest(versions: Path, below: str) -> list[Path]:
-    if not versions.is_dir():
+    try:
+        names = sorted((path.name for path in versions.iterdir()), key=_numbers, reverse=True)
+    except OSError:
         return []
-    names = sorted((path.name for path in versions.iterdir()), key=_numbers, reverse=True)
     return [versions / name / below for name in names]
 
 

@@ -55,13 +55,14 @@ def sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
     if environ.get("GOOGLE_GENAI_USE_VERTEXAI") == "true" or environ.get("GOOGLE_API_KEY"):
         return [SignIn("vertex-ai")]
     user = Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home()) / ".gemini"
-    env_file = user / ".env" if (user / ".env").is_file() else None
+    # os.path: Path's raises where a folder cannot be searched.
+    env_file = user / ".env" if os.path.isfile(user / ".env") else None  # noqa: PTH113
     login_file = user / "oauth_creds.json"
     found: list[SignIn] = []
     if env_file:
         # A key comes before Vertex AI, as in the environment; failing that, by its variables.
         found += [SignIn("gemini-api-key", env_file), SignIn(None, env_file)]
-    if login_file.is_file():
+    if os.path.isfile(login_file):  # noqa: PTH113
         # The .env comes along: it may name the project of an enterprise login.
         found.append(SignIn("oauth-personal", env_file, login_file))
     return found or [SignIn(None)]
