@@ -84,8 +84,8 @@ async def _single(
     sent = sum(len(json.dumps(body)) for body in api.bodies) / 1000
     return ok(
         "isolation",
-        f"a dry run on loopback had two tools, its sources, and nothing of yours; it sent "
-        f"{sent:.0f} kB in {len(api.bodies)} requests",
+        "a dry run on loopback (stream-json) had two tools, its sources, and nothing of yours; "
+        f"it sent {sent:.0f} kB in {len(api.bodies)} requests",
     )
 
 
