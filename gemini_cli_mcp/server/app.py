@@ -264,16 +264,18 @@ class Server(MCPServer[None]):
 
     async def _stay_warm(self) -> None:
         """Keep processes ready, from when the client shows that the handshake is over."""
-        await self._greeted.wait()
-        if self._config.warm:
+        try:
+            await self._greeted.wait()
+            if not self._config.warm:
+                return
             # In a thread: a client that is listing our tools must not wait for imports.
             await anyio.to_thread.run_sync(import_module, "gemini_cli_mcp.providers.warm")
-            try:
-                with self._warmth:
-                    await self._providers.stay_warm()
-            except Exception as error:  # noqa: BLE001 - searches go without
-                logger.error("No warm gemini any more: %s", type(error).__name__)
-        self._cooled.set()
+            with self._warmth:
+                await self._providers.stay_warm()
+        except Exception as error:  # noqa: BLE001 - searches go without
+            logger.error("No warm gemini any more: %s", type(error).__name__)
+        finally:  # also if the client left in the same moment
+            self._cooled.set()
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
