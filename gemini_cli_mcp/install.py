@@ -16,7 +16,7 @@ from tempfile import mkstemp
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import CliNotFound, ConfigError, GeminiMcpError, InvalidInput
 from gemini_cli_mcp.models import Object, as_object
-from gemini_cli_mcp.providers import gemini_binary
+from gemini_cli_mcp.providers import gemini_binary, gemini_home
 from gemini_cli_mcp.providers.gemini_binary import SHORT_PATH
 
 NAME = "gemini-cli-mcp"
@@ -90,8 +90,8 @@ def install(
         else:
             old = as_object(servers.get(NAME))
             new = entry(known, environ, variables)
-            env = {**as_object(old.get("env")), **new["env"]}
-            servers[NAME] = {**old, **new, "env": env}
+            new["env"] = {**as_object(old.get("env")), **new["env"]}
+            servers[NAME] = {**old, **new}
         _write(path, {**content, known.key: servers}, before)
     except GeminiMcpError as error:
         _say(f"[ERROR] {error.code}: {error.message}\n{error.next_step}")
@@ -99,7 +99,7 @@ def install(
     done = "removed from" if uninstall else "written to"
     _say(f"{NAME} was {done} {path}. {known.title}: {known.afterwards}")
     if not uninstall:
-        _warn(entry(known, environ, variables), environ)
+        _warn(as_object(servers[NAME]["env"]), environ)
     return 0
 
 
@@ -115,14 +115,19 @@ def config_file(client: Client, environ: Mapping[str, str], platform: str) -> Pa
 
 def entry(client: Client, environ: Mapping[str, str], variables: Sequence[str]) -> Object:
     """How the client is to start us."""
-    program = Path(sys.executable).with_name(NAME)
-    command = [str(program)] if program.exists() else [sys.executable, "-m", "gemini_cli_mcp"]
+    program, *arguments = own_command()
     return {
         **(client.extra or {}),
-        "command": command[0],
-        "args": [*command[1:], "serve"],
+        "command": program,
+        "args": [*arguments, "serve"],
         "env": _environment(environ, variables),
     }
+
+
+def own_command() -> list[str]:
+    """How this program is started from anywhere."""
+    program = Path(sys.executable).with_name(NAME)
+    return [str(program)] if program.exists() else [sys.executable, "-m", "gemini_cli_mcp"]
 
 
 def _environment(environ: Mapping[str, str], variables: Sequence[str]) -> dict[str, str]:
@@ -153,12 +158,11 @@ def _environment(environ: Mapping[str, str], variables: Sequence[str]) -> dict[s
 
 
 def _warn(written: Object, environ: Mapping[str, str]) -> None:
-    """Say what is still missing: the client will not."""
-    chosen = as_object(written.get("env"))
-    if "GEMINI_MCP_CLI_PATH" not in chosen:
+    """Say what is still missing in the entry's environment: the client will not."""
+    if "GEMINI_MCP_CLI_PATH" not in written:
         _say("No gemini was found: npm install -g @google/gemini-cli, then run this again.")
-    key_file = Path(environ.get("HOME") or Path.home()) / ".gemini" / ".env"
-    if "GEMINI_API_KEY" not in chosen and not key_file.exists():
+    key_file = gemini_home.user_folder(environ) / ".env"
+    if "GEMINI_API_KEY" not in written and not key_file.exists():
         _say(
             "A desktop app does not see the variables of your shell: add --env GEMINI_API_KEY, "
             "or put the key into ~/.gemini/.env. `gemini-cli-mcp doctor` tells more."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import needs_real_cli
 from tests.support import REAL_CLI, STUB, Result, Stub, command
 from tests.test_gemini_binary import official
 
@@ -324,9 +325,8 @@ def test_an_odd_machine_gets_findings_too(user: Stub, odd: Change) -> None:
     assert len(findings) >= 3
 
 
+@needs_real_cli
 def test_a_gemini_outside_of_path_works(user: Stub) -> None:
-    if not REAL_CLI.exists():
-        pytest.skip("scripts/test installs it where Node is")
     place = user.home / ".npm-global/bin"
     place.mkdir(parents=True)
     (place / "gemini").symlink_to(REAL_CLI.resolve())
@@ -352,7 +352,7 @@ def test_what_dead_servers_left_is_found(user: Stub) -> None:
     assert "1 folders" in told[1]["message"]
 
 
-@pytest.mark.skipif(not REAL_CLI.exists(), reason="scripts/test installs it where Node is")
+@needs_real_cli
 def test_a_healthy_set_up_has_its_dry_run(user: Stub) -> None:
     code, findings = doctor(user)
 

@@ -127,8 +127,9 @@ def test_installing_again_keeps_what_was_chosen(stub: Stub) -> None:
     content["mcpServers"][NAME]["timeout"] = 600
     path.write_text(json.dumps(content))
 
-    install(stub, "cursor", "--env", "GEMINI_MODEL=other")
+    again = install(stub, "cursor", "--env", "GEMINI_MODEL=other")
 
+    assert "GEMINI_API_KEY" not in again.stderr  # it is there
     written = entry(stub, "cursor")
     assert written["timeout"] == 600
     assert (written["env"]["GEMINI_API_KEY"], written["env"]["GEMINI_MODEL"]) == ("k", "other")

@@ -20,13 +20,14 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.providers import gemini_stream
 from tests.fake_api import Body, FakeApi
-from tests.support import QUESTION, REAL_CLI, REDIRECT, Stub, eventually, is_alive, report
+from tests.marks import needs_real_cli
+from tests.support import QUESTION, REDIRECT, Stub, eventually, is_alive, report
 from tests.test_server import SEARCH as SEARCH_CALL
 from tests.test_server import connected, start
 
 pytestmark = [
     pytest.mark.real_cli,
-    pytest.mark.skipif(not REAL_CLI.exists(), reason="scripts/test installs it where Node is"),
+    needs_real_cli,
 ]
 
 SEARCH = ("google_web_search", {"query": "why is the sky blue"})

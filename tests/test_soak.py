@@ -3,8 +3,8 @@
 import pytest
 
 from gemini_cli_mcp import jobs
+from tests.marks import needs_real_cli
 from tests.soak import clients_killed, killed, many_calls, many_jobs, warm_calls
-from tests.support import REAL_CLI
 
 KNOWN = {"success", "cancelled", "TIMEOUT", "AUTH_ERROR", "EXECUTION_ERROR"}
 
@@ -47,7 +47,7 @@ async def test_jobs_that_are_cancelled_abandoned_or_finished_leave_nothing(
 
 
 @pytest.mark.real_cli
-@pytest.mark.skipif(not REAL_CLI.exists(), reason="scripts/test installs it where Node is")
+@needs_real_cli
 async def test_no_warm_call_is_lost_to_a_killed_process() -> None:
     tally = await warm_calls(60, 10, 30)
 

@@ -21,14 +21,15 @@ from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.workspace import Workspace
 from tests.fake_api import Body, FakeApi
-from tests.support import QUESTION, REAL_CLI, REDIRECT, Result, Stub, eventually, report
+from tests.marks import needs_real_cli
+from tests.support import QUESTION, REDIRECT, Result, Stub, eventually, report
 from tests.test_real_cli import SEARCH
 from tests.test_server import SEARCH as SEARCH_CALL
 from tests.test_server import connected, start
 
 pytestmark = [
     pytest.mark.real_cli,
-    pytest.mark.skipif(not REAL_CLI.exists(), reason="scripts/test installs it where Node is"),
+    needs_real_cli,
 ]
 
 SINGLE = "starting gemini"

@@ -3,13 +3,13 @@
 import json
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.doctor.findings import UPGRADE, Finding, note, ok, problem
 from gemini_cli_mcp.errors import CliNotFound
+from gemini_cli_mcp.install import own_command
 from gemini_cli_mcp.models import as_object
 from gemini_cli_mcp.process.run import run
 from gemini_cli_mcp.providers import gemini_binary, gemini_home
@@ -59,7 +59,7 @@ def _in_a_desktop_app(
     except CliNotFound:
         seen = None
     if seen is None or (found.official and not gemini_binary.find_node(seen, environ)):
-        program = shlex.quote(str(Path(sys.executable).with_name("gemini-cli-mcp")))
+        program = shlex.join(own_command())
         what = "this gemini" if seen is None else "the Node that gemini needs"
         yield note(
             "desktop apps",
@@ -119,8 +119,7 @@ def sign_in(environ: Mapping[str, str]) -> Iterator[Finding]:
     """How the CLI would be signed in; whether Google takes it, only `--live` can tell."""
     ways = gemini_home.sign_ins(environ)
     yield _kind(ways, environ)
-    user = Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home())
-    settings = user / ".gemini" / "settings.json"
+    settings = gemini_home.user_folder(environ) / "settings.json"
     chosen = _selected_type(settings)
     if chosen == "oauth-personal" and ways[0].auth_type == "gemini-api-key":
         yield note(

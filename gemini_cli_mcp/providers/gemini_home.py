@@ -54,7 +54,7 @@ def sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
         return [SignIn("gemini-api-key")]
     if environ.get("GOOGLE_GENAI_USE_VERTEXAI") == "true" or environ.get("GOOGLE_API_KEY"):
         return [SignIn("vertex-ai")]
-    user = Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home()) / ".gemini"
+    user = user_folder(environ)
     # os.path: Path's raises where a folder cannot be searched.
     env_file = user / ".env" if os.path.isfile(user / ".env") else None  # noqa: PTH113
     login_file = user / "oauth_creds.json"
@@ -66,6 +66,11 @@ def sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
         # The .env comes along: it may name the project of an enterprise login.
         found.append(SignIn("oauth-personal", env_file, login_file))
     return found or [SignIn(None)]
+
+
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """Where the CLI keeps what is the user's own."""
+    return Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home()) / ".gemini"
 
 
 def is_signed_in(environ: Mapping[str, str]) -> bool:
