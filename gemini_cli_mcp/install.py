@@ -96,10 +96,11 @@ def install(
     except GeminiMcpError as error:
         _say(f"[ERROR] {error.code}: {error.message}\n{error.next_step}")
         return 1
-    done = "removed from" if uninstall else "written to"
-    _say(f"{NAME} was {done} {path}. {known.title}: {known.afterwards}")
-    if not uninstall:
-        _warn(as_object(servers[NAME]["env"]), environ)
+    if uninstall:
+        _say(f"{NAME} was removed from {path}.")
+        return 0
+    _say(f"{NAME} was written to {path}. {known.title}: {known.afterwards}")
+    _warn(as_object(servers[NAME]["env"]), environ)
     return 0
 
 
