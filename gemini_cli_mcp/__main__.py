@@ -22,8 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = Config.from_env(os.environ)
     except ConfigError as error:
-        print(f"[ERROR] {error.code}: {error.message}", file=sys.stderr)
-        return 1
+        return _refused(error)
     logs.configure(config.log_level)
     for note in config.engines.notes:
         logging.getLogger(__name__).warning("GEMINI_MCP_WEB_SEARCH: %s", note)
@@ -38,6 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+def _refused(error: ConfigError) -> int:
+    print(f"[ERROR] {error.code}: {error.message}", file=sys.stderr)
+    return 1
 
 
 def _serve(config: Config, options: argparse.Namespace) -> int:
@@ -82,6 +86,18 @@ def _web_search(config: Config, options: argparse.Namespace) -> int:
         count=options.count,
         as_json=options.json,
     )
+
+
+def _gateway(config: Config, options: argparse.Namespace) -> int:
+    import anyio
+
+    from gemini_cli_mcp.gateway.serve import serve_gateway
+
+    try:
+        anyio.run(serve_gateway, config, os.environ, options.host, options.port)
+    except ConfigError as error:
+        return _refused(error)
+    return 0
 
 
 def _login(config: Config, options: argparse.Namespace) -> int:
@@ -169,6 +185,14 @@ def _parser() -> argparse.ArgumentParser:
     web.add_argument("--count", type=int, metavar="N", help=f"hits at most, 1 to {MOST_HITS}")
     web.add_argument("--json", action="store_true", help="print the structured result")
     web.set_defaults(command=_web_search)
+    gateway = commands.add_parser(
+        "gateway", help="web_search for any model, in front of an OpenAI-compatible server"
+    )
+    gateway.add_argument("--host", default="127.0.0.1", help="where to listen; default %(default)s")
+    gateway.add_argument(
+        "--port", type=_port, default=8399, help="default %(default)s; 0: any that is free"
+    )
+    gateway.set_defaults(command=_gateway)
     login = commands.add_parser("login", help="sign in with the official CLI, in this terminal")
     login.add_argument("provider", choices=["gemini", "antigravity"])
     login.set_defaults(command=_login)
@@ -194,6 +218,13 @@ def _parser() -> argparse.ArgumentParser:
     instead.add_argument("--uninstall", action="store_true", help="remove it again")
     install.set_defaults(command=_install)
     return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+    return port
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from gemini_cli_mcp import engines
 from gemini_cli_mcp.engines import Engines
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.models import Thinking
+from gemini_cli_mcp.upstreams import Address
 
 ProviderName = Literal["gemini", "antigravity", "api"]
 
@@ -130,6 +131,12 @@ class Config(BaseModel):
         title="GEMINI_MCP_WEB_SEARCH",
         description="File with the engines of web_search; unset: one engine, `google`",
     )
+    upstream_url: Address | None = Field(
+        None,
+        title="GEMINI_MCP_UPSTREAM_URL",
+        description="Where `gateway` sends chats, up to and with `/v1`; its key, if it needs one, "
+        "is GEMINI_MCP_UPSTREAM_KEY. Unset: `gateway.upstreams` of the engines file",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO",
         title="GEMINI_MCP_LOG_LEVEL",
@@ -183,9 +190,8 @@ class Config(BaseModel):
     @cached_property
     def engines(self) -> Engines:
         """What web_search can be asked to use."""
-        if self.web_search:
-            return engines.load(self.web_search)
-        return engines.without_file(self.providers[0], self.grounded_model)
+        google = engines.without_file(self.providers[0], self.grounded_model)
+        return engines.load(self.web_search, google) if self.web_search else google
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Config":

@@ -7,16 +7,20 @@ the alias stand in for each other, the higher priority first.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.models import MAX_QUERY, Object
+from gemini_cli_mcp.upstreams import UNSET, GatewayFile, Strict
 
 Family = Literal["gemini-cli", "antigravity", "gemini-api", "glm"]
-FAMILIES: tuple[Family, ...] = ("gemini-cli", "antigravity", "gemini-api", "glm")
+GOOGLE: tuple[Family, ...] = ("gemini-cli", "antigravity", "gemini-api")
+"""Those that search with Google."""
+FAMILIES: tuple[Family, ...] = (*GOOGLE, "glm")
 MODELS = ("gemini-", "glm-", "flash", "pro", "auto")
 """How the name of a model begins; what begins otherwise is an account's alias."""
 RECENCIES = {"oneDay": 1, "oneWeek": 7, "oneMonth": 31, "oneYear": 366, "noLimit": None}
@@ -36,11 +40,7 @@ _COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Glm(_Strict):
+class Glm(Strict):
     """What only the family `glm` knows."""
 
     form: Literal["chat", "api"] = "chat"
@@ -50,7 +50,7 @@ class Glm(_Strict):
     )
 
 
-class _Engine(_Strict):
+class _Engine(Strict):
     id: _Name
     provider_key: str = Field(alias="providerKey")
     description: Annotated[str, Field(min_length=1, max_length=500)]
@@ -58,12 +58,12 @@ class _Engine(_Strict):
     glm: Glm = Glm.model_validate({})
 
 
-class _WebSearch(_Strict):
+class _WebSearch(Strict):
     engines: Annotated[list[_Engine], Field(min_length=1)]
     inject_policy: Literal["selective", "always"] = Field("selective", alias="injectPolicy")
 
 
-class _Route(_Strict):
+class _Route(Strict):
     id: str
     priority: Annotated[float, Field(allow_inf_nan=False)] = 0
     targets: list[str]
@@ -77,12 +77,13 @@ class _Router(BaseModel):
     routing: _Routing
 
 
-class _Account(_Strict):
+class _Account(Strict):
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] = Field(alias="apiKeyEnv")
 
 
 class _File(BaseModel):
-    web_search: _WebSearch = Field(alias="webSearch")
+    web_search: _WebSearch | None = Field(None, alias="webSearch")
+    gateway: GatewayFile = UNSET
     router: _Router | None = Field(None, alias="virtualrouter")
     accounts: dict[str, _Account] = Field(default_factory=dict[str, _Account])
 
@@ -138,6 +139,51 @@ class Engines:
     key_variables: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     """What is accepted but has no effect."""
+    gateway: GatewayFile = UNSET
+
+    @property
+    def google(self) -> "Engines":
+        """Those that mean Google; all of them if none does."""
+        chosen = tuple(
+            engine
+            for engine in self.engines
+            if engine.targets[0].family in GOOGLE or "google" in engine.id.lower()
+        )
+        if not chosen:
+            return self
+        only = chosen[0].id if len(chosen) == 1 else None
+        default = self.default if self.default in [engine.id for engine in chosen] else only
+        return replace(self, engines=chosen, default=default)
+
+    @property
+    def parameters(self) -> Object:
+        """What `web_search` takes, as a JSON Schema."""
+        described = "; ".join(f"{engine.id}: {engine.description}" for engine in self.engines)
+        engine: Object = {
+            "type": "string",
+            "enum": [engine.id for engine in self.engines],
+            "description": described,
+        }
+        if self.default:
+            engine["default"] = self.default
+        properties = {
+            "query": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_QUERY,
+                "description": "The complete question, in the user's language",
+            },
+            "engine": engine,
+            "recency": {"type": "string", "enum": list(RECENCIES), "default": "noLimit"},
+            "count": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MOST_HITS,
+                "default": USUAL_HITS,
+            },
+        }
+        required = ["query"] if self.default else ["query", "engine"]
+        return {"type": "object", "required": required, "properties": properties}
 
     def get(self, engine_id: str) -> Engine | None:
         return next((engine for engine in self.engines if engine.id == engine_id), None)
@@ -150,15 +196,15 @@ def without_file(provider: str, model: str) -> Engines:
     return Engines((engine,), "google")
 
 
-def load(path: Path) -> Engines:
-    """The engines of a file; ConfigError names the place in it that is wrong."""
+def load(path: Path, otherwise: Engines) -> Engines:
+    """The engines of a file, or these if it has none; ConfigError names the place that is wrong."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{_NAMED} {path}: it cannot be read ({type(error).__name__}).") from None
     try:
         file = _File.model_validate_json(_without_comments(text))
-        return _engines(file)
+        return _engines(file, file.web_search) if file.web_search else _gateway(file, otherwise)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}"
@@ -181,11 +227,18 @@ def _without_comments(text: str) -> str:
     return _COMMA.sub(blank, _COMMENT.sub(blank, text))
 
 
-def _engines(file: _File) -> Engines:
+def _gateway(file: _File, engines: Engines) -> Engines:
+    if "gateway" not in file.model_fields_set:
+        raise ValueError("it has neither `webSearch` nor `gateway`")
+    keys = engines.key_variables | file.gateway.key_variables
+    return replace(engines, gateway=file.gateway, key_variables=keys)
+
+
+def _engines(file: _File, web_search: _WebSearch) -> Engines:
     for alias in file.accounts:
         if alias.startswith(MODELS) or "." in alias or not alias:
             raise ValueError(f"accounts.{alias}: such an alias would be taken for a model")
-    entries = file.web_search.engines
+    entries = web_search.engines
     parsed: list[tuple[_Engine, Target]] = []
     for index, entry in enumerate(entries):
         place = f"webSearch.engines.{index}"
@@ -215,11 +268,13 @@ def _engines(file: _File) -> Engines:
             for entry, target in parsed
         ),
         next(iter(defaults), only),
-        file.web_search.inject_policy,
-        frozenset(account.api_key_env for account in file.accounts.values()),
+        web_search.inject_policy,
+        frozenset(account.api_key_env for account in file.accounts.values())
+        | file.gateway.key_variables,
         tuple(
             f"the account alias {alias!r} has no entry in `accounts`" for alias in sorted(aliases)
         ),
+        file.gateway,
     )
 
 

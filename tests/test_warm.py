@@ -19,6 +19,7 @@ from gemini_cli_mcp.providers import gemini_acp, gemini_home, gemini_stream, war
 from gemini_cli_mcp.providers.choice import Providers
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.search import search
+from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.workspace import Workspace
 from tests.fake_api import Body, FakeApi
 from tests.marks import needs_real_cli
@@ -519,3 +520,26 @@ async def test_a_deep_search_runs_warm(real: Stub, api: FakeApi) -> None:
     assert (result["verified"], result["metadata"]["iterations"]) == (True, 2)
     assert not any(SINGLE in message for message in seen)
     assert any("round 2/2: searching “why is the sky blue”" in message for message in seen)
+
+
+async def test_web_search_stays_warm_for_the_gateway(real: Stub, api: FakeApi) -> None:
+    real.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
+    config = Config.from_env(real.environ)
+    workspace = Workspace(config.config_dir)
+    engines = WebSearch(config, Providers(config, workspace, real.environ), real.environ)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engines.stay_warm)
+            with anyio.fail_after(40):
+                while True:
+                    messages: list[str] = []
+                    found = await engines.search("blue sky", progress=messages.append)
+                    assert found["hits"][0]["url"] == f"{REDIRECT}nasa"
+                    if SINGLE not in messages:
+                        break
+                    await anyio.sleep(0.2)
+            assert len(warm_processes(real)) == 1
+            tasks.cancel_scope.cancel()
+    finally:
+        workspace.close()
+    await eventually(lambda: not warm_processes(real))

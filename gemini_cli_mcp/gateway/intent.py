@@ -7,11 +7,9 @@ English words and looks away from code: fences, backticks, calls(), paths and ad
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from gemini_cli_mcp.models import Object, as_list, as_object
-
-MatchMode = Literal["substring", "word"]
+from gemini_cli_mcp.upstreams import MatchMode
 
 
 @dataclass(frozen=True)

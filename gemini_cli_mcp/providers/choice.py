@@ -1,11 +1,11 @@
 """The providers of one program, and what they share: the places for their runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.engines import OF_PROVIDER, Family
-from gemini_cli_mcp.models import Provider
+from gemini_cli_mcp.models import Grounding, Provider
 from gemini_cli_mcp.providers import antigravity_binary, gemini_binary, gemini_home
 from gemini_cli_mcp.providers.places import Places
 from gemini_cli_mcp.workspace import Workspace
@@ -37,7 +37,7 @@ class Providers:
         ]
 
     def of_family(
-        self, family: Family, environ: Mapping[str, str], *, warm: bool = False
+        self, family: Family, environ: Mapping[str, str], *, warm: bool | Grounding = False
     ) -> Provider:
         """The provider of a family, with this environment."""
         match family:
@@ -54,11 +54,11 @@ class Providers:
 
                 return GeminiCli(self._config, self._workspace, environ, self._places, warm=warm)
 
-    async def stay_warm(self) -> None:
-        """Keep ready what the listed ones can keep ready, until cancelled."""
+    async def stay_warm(self, providers: Sequence[Provider] | None = None) -> None:
+        """Keep ready what these can keep ready, or else the listed ones, until cancelled."""
         from gemini_cli_mcp.providers.gemini_cli import GeminiCli
 
-        for provider in self.listed:
+        for provider in self.listed if providers is None else providers:
             if isinstance(provider, GeminiCli):
                 await provider.stay_warm()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, InvalidInput
+from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, GeminiMcpError, InvalidInput
 from gemini_cli_mcp.models import Evidence, Grounding, Progress, Reply
 from gemini_cli_mcp.process.run import run
 from gemini_cli_mcp.providers import gemini_binary, gemini_home, gemini_record
@@ -51,8 +51,9 @@ class GeminiCli:
         environ: Mapping[str, str],
         places: Places,
         *,
-        warm: bool = False,
+        warm: bool | Grounding = False,
     ) -> None:
+        """With `warm`, processes can be kept ready: for research, or for such searches."""
         self.asked_model = config.model
         self._config = config
         self._workspace = workspace
@@ -61,7 +62,8 @@ class GeminiCli:
         self._search = Profile("search", (SEARCH_TOOL, FETCH_TOOL), config.model)
         self._correction = Profile("correction", (), config.correction_model)
         self._places = places
-        self._warm = Warm(config, workspace, environ, self._search, places) if warm else None
+        kept = _grounded(warm) if isinstance(warm, Grounding) else self._search
+        self._warm = Warm(config, workspace, environ, kept, places) if warm else None
         self._plain: set[Path] = set()
         """Binaries that know no other flag than `--model`."""
         self._empty: set[SignIn] = set()
@@ -76,7 +78,7 @@ class GeminiCli:
         if file:
             async with self._places.one(progress):
                 return (await self._run_signed_in(self._correction, prompt, progress, file)).reply
-        return (await self._search_run(prompt, progress)).reply
+        return (await self._run_somewhere(self._search, prompt, progress)).reply
 
     @property
     def is_warm(self) -> bool:
@@ -98,30 +100,30 @@ class GeminiCli:
                 f"`model`: the gemini CLI does not search with {how.model!r}. Give it a full name "
                 "such as gemini-2.5-flash; `api` knows this one."
             )
-        name = f"grounded-{zlib.crc32(how.model.encode()):08x}-{how.thinking}"
-        profile = Profile(name, (SEARCH_TOOL,), how.model, how.thinking)
         prompt = prompts.fill(
             "grounded-prompt", query=query, mark=secrets.token_hex(4), tool=SEARCH_TOOL
         )
-        async with self._places.one(progress):
-            finished = await self._run_signed_in(profile, prompt, progress, searched=True)
+        finished = await self._run_somewhere(_grounded(how), prompt, progress, searched=True)
         reply = finished.reply
         searcher = finished.transcript.other_model(reply.model)
         return replace(reply, model=searcher if how.model == "flash" else how.model)
 
-    async def _search_run(self, prompt: str, progress: Progress) -> Finished:
+    async def _run_somewhere(
+        self, profile: Profile, prompt: str, progress: Progress, *, searched: bool = False
+    ) -> Finished:
         """A run in a warm process where one is ready, else in one of its own.
 
         One that a warm process took down with it is made again: the caller sees nothing of that.
         """
+        warm = self._warm if self._warm and self._warm.profile == profile else None
         for tries in range(WARM_TRIES + 1):
-            find = self._warm.find if self._warm and tries < WARM_TRIES else None
+            find = warm.find if warm and tries < WARM_TRIES else None
             async with self._places.one(progress, find) as seat:
                 if seat is None:
-                    return await self._run_signed_in(self._search, prompt, progress)
+                    return await self._run_signed_in(profile, prompt, progress, searched=searched)
                 with suppress(Lost):
                     finished = await seat.run(prompt, progress)
-                    if error := finished.failure(self._secrets):
+                    if error := self._failure(finished, searched=searched):
                         raise error
                     return finished
             logger.info("A warm gemini was lost: its search is made again")
@@ -146,8 +148,8 @@ class GeminiCli:
                 home = gemini_home.prepare(self._workspace, profile, way)
             cwd = file.parent if file else home.work
             finished = await self._run(binary, profile, home, cwd, prompt, progress)
-            error = finished.failure(self._secrets)
-            if error is None or (searched and finished.found_something):
+            error = self._failure(finished, searched=searched)
+            if error is None:
                 if self._warm:
                     self._warm.prove(way)
                 return finished
@@ -155,6 +157,9 @@ class GeminiCli:
                 raise error
             self._empty.add(way)
         raise AssertionError("the last way to sign in returns or raises")
+
+    def _failure(self, finished: Finished, *, searched: bool) -> GeminiMcpError | None:
+        return None if searched and finished.found_something else finished.failure(self._secrets)
 
     async def _run(
         self,
@@ -214,3 +219,8 @@ class GeminiCli:
                         home.path, transcript.session_id, official=binary.official
                     )
         return Finished(completed, transcript, record)
+
+
+def _grounded(how: Grounding) -> Profile:
+    name = f"grounded-{zlib.crc32(how.model.encode()):08x}-{how.thinking}"
+    return Profile(name, (SEARCH_TOOL,), how.model, how.thinking)

@@ -1,7 +1,8 @@
 """GLM's web search (Zhipu, Z.ai): by its chat form, or by the plain search API. httpx2, no SDK."""
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from gemini_cli_mcp.engines import Glm as Settings
 from gemini_cli_mcp.errors import (
@@ -15,6 +16,9 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.models import Hit, Object, as_list, as_object
 from gemini_cli_mcp.text import redact, scrub
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 LONGEST_QUERY = 70
 """Characters that the plain search API takes."""
@@ -92,7 +96,7 @@ class Glm:
 
         url = f"{self._settings.base_url.rstrip('/')}/{path}"
         try:
-            async with httpx2.AsyncClient(timeout=TIMEOUT) as client:
+            async with httpx2.AsyncClient(timeout=TIMEOUT, verify=_certificates()) as client:
                 response = await client.post(
                     url, json=body, headers={"Authorization": f"Bearer {self._key}"}
                 )
@@ -123,6 +127,14 @@ class Glm:
             return RateLimited(said)
         refused = 300 <= status < 500 or (status == 200 and code)
         return EngineRefused(said) if refused else EngineFailed(said)
+
+
+@cache
+def _certificates() -> "SSLContext":
+    """Read once: it takes longer than a search on a fast network."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _json(response: Any) -> Object:

@@ -50,7 +50,7 @@ class Warm:
         self._config = config
         self._workspace = workspace
         self._environ = environ
-        self._profile = profile
+        self.profile = profile
         self._places = places
         self._ready: dict[WarmGemini, _Key] = {}
         self._refused: set[_Key] = set()
@@ -127,7 +127,7 @@ class Warm:
         """The life of one process; tells it when it is ready, or None if it never will be."""
         process = home = None
         try:
-            profile = replace(self._profile, name=f"warm-{token_hex(4)}")
+            profile = replace(self.profile, name=f"warm-{token_hex(4)}")
             with self._workspace.usable():
                 home = gemini_home.prepare(self._workspace, profile, key.way)
             argv = [*key.binary.argv, "--acp"]

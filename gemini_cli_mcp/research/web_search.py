@@ -81,6 +81,17 @@ class WebSearch:
         self._environ = environ
         self._sleep = sleep
         self._providers: dict[Target, Provider] = {}
+        self._warm: Target | None = None
+
+    async def stay_warm(self) -> None:
+        """Keep ready what the default engine's searches need, until cancelled."""
+        self._warm = self._default_target()
+        if self._warm:
+            await self._choice.stay_warm([self._provider(self._warm)])
+
+    def _default_target(self) -> Target | None:
+        engine = self._config.engines.get(self._config.engines.default or "")
+        return engine.targets[0] if engine else None
 
     async def search(
         self,
@@ -172,7 +183,7 @@ class WebSearch:
 
     async def _google(self, engine: Engine, target: Target, asked: _Asked) -> tuple[Found, Object]:
         provider = self._provider(target)
-        how = Grounding(target.model, self._config.grounded_thinking)
+        how = self._how(target)
         applied: Object = {}
         words = asked.question
         if asked.count != USUAL_HITS:
@@ -210,8 +221,12 @@ class WebSearch:
                 for name in ("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"):
                     environ.pop(name, None)
                 environ["GEMINI_API_KEY"] = key
-            self._providers[target] = self._choice.of_family(target.family, environ)
+            warm = target == self._warm and self._how(target)
+            self._providers[target] = self._choice.of_family(target.family, environ, warm=warm)
         return self._providers[target]
+
+    def _how(self, target: Target) -> Grounding:
+        return Grounding(target.model, self._config.grounded_thinking)
 
 
 def _recency(value: object) -> str:

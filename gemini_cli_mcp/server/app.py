@@ -84,7 +84,7 @@ class Server(MCPServer[None]):
                     name="web_search",
                     title="Web search for links",
                     description=declarations.WEB_SEARCH_DESCRIPTION,
-                    parameters=declarations.web_search_parameters(config.engines),
+                    parameters=config.engines.parameters,
                 ),
                 tool(
                     self._deep_search,

@@ -2,7 +2,6 @@
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.config import MIN_ROUNDS
-from gemini_cli_mcp.engines import MOST_HITS, RECENCIES, USUAL_HITS, Engines
 from gemini_cli_mcp.models import MAX_QUERY, THINKING_TOKENS, Object
 
 INSTRUCTIONS = """\
@@ -136,34 +135,6 @@ def grounded_search_parameters(model: str, thinking: str) -> Object:
         },
     }
     return {"type": "object", "required": ["query"], "properties": properties}
-
-
-def web_search_parameters(engines: Engines) -> Object:
-    described = "; ".join(f"{engine.id}: {engine.description}" for engine in engines.engines)
-    engine: Object = {
-        "type": "string",
-        "enum": [engine.id for engine in engines.engines],
-        "description": described,
-    }
-    if engines.default:
-        engine["default"] = engines.default
-    properties = {
-        "query": _QUERY,
-        "engine": engine,
-        "recency": {
-            "type": "string",
-            "enum": list(RECENCIES),
-            "default": "noLimit",
-        },
-        "count": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": MOST_HITS,
-            "default": USUAL_HITS,
-        },
-    }
-    required = ["query"] if engines.default else ["query", "engine"]
-    return {"type": "object", "required": required, "properties": properties}
 
 
 def result_parameters() -> Object:

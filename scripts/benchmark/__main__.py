@@ -5,6 +5,7 @@ import sys
 import anyio
 
 from scripts.benchmark import api, document, measure
+from scripts.benchmark.gateway import gateway
 from scripts.benchmark.subjects import DEFAULT, LEAN, PEER_SUBJECTS, SINGLE, WARM
 
 
@@ -18,8 +19,10 @@ async def main(*, peers: bool) -> None:
         deep = await measure.deep_search(fake)
     say("server start ...")
     start = measure.start_up()
+    say("gateway ...")
+    through = await gateway()
     say("JSON finder ...")
-    results = document.Results(subjects, start, deep, measure.finder())
+    results = document.Results(subjects, start, deep, measure.finder(), through)
     sys.stdout.write(document.page(results))
     if peers:
         document.write(results)

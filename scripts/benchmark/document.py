@@ -10,6 +10,7 @@ from html import escape
 from importlib.metadata import version
 from pathlib import Path
 
+from scripts.benchmark.gateway import AT_ONCE, Gateway
 from scripts.benchmark.measure import SIZES, SLOW, Measured
 from scripts.benchmark.subjects import CLI, ROOT
 
@@ -27,6 +28,7 @@ class Results:
     start_up: tuple[float, float]
     deep_search: tuple[float, int]
     finder: dict[str, list[float]]
+    gateway: Gateway
 
 
 def write(results: Results) -> None:
@@ -53,6 +55,14 @@ def page(results: Results) -> str:
             start=ours / bare,
             rounds=rounds,
             beyond=beyond,
+            through=results.gateway.through * 1000,
+            direct=results.gateway.direct * 1000,
+            added=(results.gateway.through - results.gateway.direct) * 1000,
+            count=AT_ONCE,
+            streams=results.gateway.streams_through,
+            streams_direct=results.gateway.streams_direct,
+            searching=results.gateway.streams_searching,
+            errors=results.gateway.errors,
             sizes=" | ".join(f"{size // 1000:,} kB" for size in SIZES),
             rule="---|" * len(SIZES),
             finder=_rows(

@@ -1,0 +1,27 @@
+"""Annotations for addresses that stand in the text and were really found; never any other."""
+
+import re
+from collections.abc import Sequence
+
+from gemini_cli_mcp.models import Object
+
+_ENDS = r"""(?=[.,;:!?)\]}'"`*_~|]*(?:\Z|[\s<>]|[^\x00-\x7f]))"""
+"""Behind an address: the end of a sentence or a link, and nothing that may belong to it."""
+
+
+def citations(text: str, hits: Sequence[Object]) -> list[Object]:
+    """One for each place in the text, with its characters counted from its beginning."""
+    titles = {str(hit["url"]): str(hit.get("title") or "") for hit in hits if hit.get("url")}
+    if not titles:
+        return []
+    longest_first = sorted(titles, key=len, reverse=True)
+    addresses = re.compile(f"(?:{'|'.join(map(re.escape, longest_first))}){_ENDS}")
+    return [
+        {
+            "url": place[0],
+            "title": titles[place[0]],
+            "start_index": place.start(),
+            "end_index": place.end(),
+        }
+        for place in addresses.finditer(text)
+    ]

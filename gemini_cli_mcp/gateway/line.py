@@ -1,0 +1,161 @@
+"""The way to one upstream: what goes there, what comes back, and how that fails."""
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx2
+
+from gemini_cli_mcp.models import Object, as_object
+from gemini_cli_mcp.upstreams import Upstream
+
+TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
+"""Seconds without a byte; models that think, or are loaded first, take minutes."""
+LARGEST = 64 << 20
+"""Bytes of one answer that is read as a whole."""
+HOP_BY_HOP = {
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+_NOT_SENT = HOP_BY_HOP | {
+    "host",
+    "content-length",
+    "accept-encoding",
+    "expect",
+    "idempotency-key",  # each of our rounds is another request
+    # What clients identify themselves with is for us.
+    "authorization",
+    "cookie",
+    "api-key",
+    "x-api-key",
+    "x-goog-api-key",
+}
+_NOT_KEPT = HOP_BY_HOP | {"date", "server", "set-cookie"}
+_BODY = {"content-length", "content-encoding", "content-type"}
+
+
+class Refused(Exception):
+    """The upstream answered something else than was asked for: the client's to see as it is."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def error(self) -> Object:
+        """The error object inside, or one of our own."""
+        try:
+            told = as_object(json.loads(self.body)).get("error")
+        except (ValueError, RecursionError):
+            told = None
+        return as_object(told) or failed(f"The upstream answered with status {self.status}.")
+
+
+class Broken(Exception):
+    """The upstream cannot be reached, went away in the middle, or sent what is no answer."""
+
+    def __init__(self, message: str, error: Object | None = None) -> None:
+        super().__init__(message)
+        self.error = error or failed(message)
+
+
+def failed(message: str) -> Object:
+    """The error object for a failure of an upstream."""
+    return {"message": message, "type": "api_error", "param": None, "code": "upstream_failed"}
+
+
+def client() -> httpx2.AsyncClient:
+    """For all requests of one gateway; proxies are for the world, not for this machine."""
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+    direct = dict.fromkeys(["all://localhost", "all://127.0.0.1", "all://[::1]"])
+    return httpx2.AsyncClient(timeout=TIMEOUT, limits=limits, mounts=direct)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One upstream, and what a client's request said beside its body."""
+
+    upstream: Upstream
+    client: httpx2.AsyncClient
+    headers: Mapping[str, str]
+    query: str = ""
+
+    @asynccontextmanager
+    async def ask(self, path: str, body: Object) -> AsyncGenerator[httpx2.Response]:
+        """A request of ours; Refused if it is, Broken if it cannot be made or read."""
+        content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        async with self.relay("POST", path, content) as response:
+            if response.status_code != 200:
+                raise await refused(response)
+            yield response
+
+    @asynccontextmanager
+    async def relay(
+        self, method: str, path: str, content: bytes | None = None, encodings: str | None = None
+    ) -> AsyncGenerator[httpx2.Response]:
+        """A request as it is, and whatever comes back."""
+        if self.upstream.key_variable and not self.upstream.key:
+            raise Broken(
+                f"The upstream {self.upstream.id!r} has no key: set {self.upstream.key_variable} "
+                "in the gateway's environment and start it again."
+            )
+        url = f"{self.upstream.base_url}{path}" + (f"?{self.query}" if self.query else "")
+        headers = self._headers()
+        if encodings is not None:
+            headers["accept-encoding"] = encodings
+        try:
+            async with self.client.stream(method, url, content=content, headers=headers) as answer:
+                yield answer
+        except httpx2.TimeoutException:
+            raise Broken(f"The upstream {self.upstream.id!r} did not answer in time.") from None
+        except httpx2.ConnectError:
+            raise Broken(f"The upstream {self.upstream.id!r} cannot be reached.") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            name = type(error).__name__
+            raise Broken(f"The upstream {self.upstream.id!r} broke off ({name}).") from None
+
+    def _headers(self) -> dict[str, str]:
+        sent = {name: value for name, value in self.headers.items() if name not in _NOT_SENT}
+        given = self.headers.get("authorization")
+        if self.upstream.pass_authorization and given:
+            sent["authorization"] = given
+        elif self.upstream.key:
+            sent["authorization"] = f"Bearer {self.upstream.key}"
+        return sent
+
+
+async def refused(response: httpx2.Response) -> Refused:
+    """The whole of an answer, for the client."""
+    kind = response.headers.get("content-type", "application/json")
+    headers = {**beside(response), "content-type": kind}
+    return Refused(response.status_code, headers, await whole(response))
+
+
+async def whole(response: httpx2.Response) -> bytes:
+    """All of a response, which must have an end."""
+    taken = bytearray()
+    async for chunk in response.aiter_bytes():
+        taken += chunk
+        if len(taken) > LARGEST:
+            raise Broken("The upstream's answer is too large.")
+    return bytes(taken)
+
+
+def beside(response: httpx2.Response) -> dict[str, str]:
+    """What an answer's headers say beside its body: request ids, rate limits."""
+    return {name: value for name, value in headers_of(response).items() if name not in _BODY}
+
+
+def headers_of(response: httpx2.Response) -> dict[str, str]:
+    """The headers of an answer that are the client's."""
+    return {name: value for name, value in response.headers.items() if name not in _NOT_KEPT}

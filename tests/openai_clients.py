@@ -1,0 +1,218 @@
+"""Clients of the OpenAI API, all asked in one way: both SDKs, and a strict reader of the wire."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
+
+from tests.support import ROOT
+from tests.test_clients import node
+
+NODE_CLIENT = ROOT / "tests/clients/openai_client.mjs"
+NODE_SDK = ROOT / "tests/clients/node_modules/openai"
+WAYS = ("whole", "raw", "helper")
+
+
+@dataclass
+class Outcome:
+    """What a client got."""
+
+    text: str = ""
+    calls: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+    ids: list[str] = field(default_factory=list[str])
+    reason: str | None = None
+    annotations: list[Any] = field(default_factory=list[Any])
+    usage: Any = None
+    error: str | None = None
+    """The kind of failure that the SDK reports."""
+    status: int | None = None
+    message: str = ""
+
+
+Ask = Callable[[str, str, Any], Outcome]
+"""Asks a gateway, in one of the ways, a request."""
+
+
+def strict(kind: type[BaseModel], value: Any, *, allowed: tuple[str, ...] = ()) -> None:
+    """Fail on anything that the SDK's type does not have, or has and is missing."""
+    _no_extras(kind.model_validate(value, strict=True), allowed)
+
+
+def _no_extras(value: object, allowed: tuple[str, ...]) -> None:
+    if isinstance(value, BaseModel):
+        unknown = set(value.model_extra or {}) - set(allowed)
+        assert not unknown, f"{type(value).__name__} has no {unknown}"
+        for name in type(value).model_fields:
+            _no_extras(getattr(value, name), allowed)
+    elif isinstance(value, list):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            _no_extras(item, allowed)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def of_message(message: Any, reason: str | None, usage: Any) -> Outcome:
+    calls: list[Any] = message.get("tool_calls") or []
+    return Outcome(
+        text=message.get("content") or "",
+        calls=[(item["function"]["name"], item["function"]["arguments"]) for item in calls],
+        ids=[item["id"] for item in calls],
+        reason=reason,
+        annotations=message.get("annotations") or [],
+        usage=usage,
+    )
+
+
+def of_completion(completion: Any) -> Outcome:
+    choice = completion["choices"][0]
+    return of_message(choice["message"], choice["finish_reason"], completion.get("usage"))
+
+
+def of_chunks(chunks: list[Any]) -> Outcome:
+    """As a careful client puts chunks together."""
+    message: Any = {"content": "", "tool_calls": [], "annotations": []}
+    reasons: list[str] = []
+    usages: list[Any] = []
+    assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
+    for chunk in chunks:
+        usages += [chunk["usage"]] if chunk.get("usage") else []
+        for choice in chunk["choices"]:
+            delta: dict[str, list[Any]] = choice["delta"]
+            assert not reasons, "nothing comes after the end"
+            message["content"] += delta.get("content") or ""
+            message["annotations"] += delta.get("annotations") or []
+            for item in delta.get("tool_calls") or []:
+                if item["index"] == len(message["tool_calls"]):
+                    message["tool_calls"].append(
+                        {"id": item["id"], "function": {**item["function"]}}
+                    )
+                else:
+                    function = message["tool_calls"][item["index"]]["function"]
+                    function["arguments"] += item["function"]["arguments"]
+            reasons += [choice["finish_reason"]] if choice["finish_reason"] else []
+    assert len(reasons) == 1 and len(usages) <= 1
+    return of_message(message, reasons[0], usages[0] if usages else None)
+
+
+def ask_python(base: str, way: str, request: Any) -> Outcome:
+    """openai-python."""
+    with openai.OpenAI(base_url=base, api_key="client-key", max_retries=0) as client:
+        chat: Any = client.chat.completions
+        try:
+            match way:
+                case "whole":
+                    return of_completion(chat.create(**request).to_dict())
+                case "raw":
+                    stream = chat.create(**request, stream=True)
+                    return of_chunks([chunk.to_dict() for chunk in stream])
+                case _:
+                    with chat.stream(**request) as events:
+                        for _ in events:
+                            pass
+                        return of_completion(events.get_final_completion().to_dict())
+        except (openai.OpenAIError, httpx2.HTTPError) as error:
+            return Outcome(
+                error=type(error).__name__,
+                status=getattr(error, "status_code", None),
+                message=str(error),
+            )
+
+
+def ask_wire(base: str, way: str, request: Any) -> Outcome:
+    """Plain HTTP, with every response and chunk held against the types of the SDK."""
+    body = {**request, "stream": way != "whole"}
+    try:
+        answer = httpx2.post(f"{base}/chat/completions", json=body, timeout=60)
+    except httpx2.HTTPError as error:
+        return Outcome(error=type(error).__name__, message=str(error))
+    if answer.status_code != 200:
+        error = answer.json()["error"]
+        return Outcome(error="status", status=answer.status_code, message=str(error["message"]))
+    if way == "whole":
+        strict(ChatCompletion, answer.json())
+        return of_completion(answer.json())
+    lines = [line[6:] for line in answer.text.split("\n") if line.startswith("data: ")]
+    chunks = [json.loads(line) for line in lines if line != "[DONE]"]
+    if "error" in chunks[-1]:
+        assert "[DONE]" not in lines
+        return Outcome(error="event", message=str(chunks[-1]["error"]["message"]))
+    assert lines[-1] == "[DONE]"
+    for chunk in chunks:
+        # The SDKs' own helpers put these together, though their types do not name them.
+        strict(ChatCompletionChunk, chunk, allowed=("annotations",))
+    return of_chunks(chunks)
+
+
+class NodeClient:
+    """openai-node, in one process for all tests."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [node(), str(NODE_CLIENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def tell(self, **asked: object) -> Any:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def ask(self, base: str, way: str, request: Any) -> Outcome:
+        told = self.tell(base=base, api="chat", way=way, request=request)
+        if error := told.get("error"):
+            return Outcome(error=error["name"], status=error["status"], message=error["message"])
+        return of_chunks(told["result"]) if way == "raw" else of_completion(told["result"])
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def running_gateway(environ: dict[str, str], *options: str) -> Generator[str]:
+    """A gateway as users start it; its address up to `/v1`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gemini_cli_mcp", "gateway", "--port", "0", *options],
+        env={**environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    try:
+        said = ""
+        for line in process.stderr:
+            said += line
+            if "listens at " in line:
+                break
+        else:
+            raise AssertionError(said)
+        yield line.rpartition(" ")[2].strip()
+    finally:
+        process.terminate()
+        _, rest = process.communicate(timeout=20)
+        assert process.returncode == 0, rest
+        assert "Traceback" not in rest, rest
+
+
+def write_engines(path: Path, upstream: str, **gateway: object) -> Path:
+    """An engines file for the scripted upstream and the engine beside it."""
+    engine = {
+        "id": "pages",
+        "providerKey": "glm.glm-4",
+        "description": "Pages",
+        "glm": {"form": "api", "baseUrl": f"{upstream}/glm"},
+    }
+    entry = {"id": "scripted", "baseUrl": f"{upstream}/v1", "apiKeyEnv": "UPSTREAM_SECRET"}
+    file = {
+        "webSearch": {"engines": [engine]},
+        "gateway": {"upstreams": [entry], **gateway},
+    }
+    path.write_text(json.dumps(file))
+    return path

@@ -1,0 +1,353 @@
+"""The gateway in front of a scripted upstream, asked by real clients."""
+
+import json
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.openai_clients import (
+    NODE_SDK,
+    WAYS,
+    Ask,
+    NodeClient,
+    Outcome,
+    ask_python,
+    ask_wire,
+    running_gateway,
+    write_engines,
+)
+from tests.scripted_upstream import (
+    USAGE,
+    Says,
+    ScriptedUpstream,
+    call,
+    scripted_upstream,
+    search,
+)
+
+MINE = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
+ASKED = "Search the web for the blue sky"
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Generator[ScriptedUpstream]:
+    with scripted_upstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_gateway(environment(folder, upstream)) as address:
+        yield address
+
+
+def environment(folder: Path, upstream: ScriptedUpstream, **gateway: object) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "GEMINI_MCP_CONFIG_DIR": str(folder / "config"),
+        "GEMINI_MCP_WEB_SEARCH": str(
+            write_engines(folder / "engines.json", upstream.address, **gateway)
+        ),
+        "UPSTREAM_SECRET": "upstream-key",
+        "ZAI_API_KEY": "engine-key",
+        "GEMINI_MCP_WARM": "0",
+    }
+
+
+@pytest.fixture(scope="module")
+def node_client() -> Generator[NodeClient | None]:
+    client = NodeClient() if NODE_SDK.exists() else None
+    yield client
+    if client:
+        client.close()
+
+
+@pytest.fixture(params=["openai-python", "openai-node", "the wire"])
+def ask(request: pytest.FixtureRequest, node_client: NodeClient | None) -> Ask:
+    match request.param:
+        case "openai-python":
+            return ask_python
+        case "openai-node":
+            if node_client is None:
+                pytest.skip("scripts/test installs openai-node where Node is")
+            return node_client.ask
+        case _:
+            return ask_wire
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+class Play:
+    """One client, one way to ask, one script."""
+
+    def __init__(self, upstream: ScriptedUpstream, base: str, ask: Ask, way: str) -> None:
+        self.upstream = upstream
+        self.way = way
+        self.model = f"model-{uuid4().hex}"
+        self._base = base
+        self._ask = ask
+
+    def __call__(self, *replies: Says, user: object = ASKED, **request: object) -> Outcome:
+        self.upstream.plays(self.model, *replies)
+        return self.again(messages=[{"role": "user", "content": user}], **request)
+
+    def again(self, **request: object) -> Outcome:
+        return self._ask(self._base, self.way, {"model": self.model, **request})
+
+    @property
+    def bodies(self) -> list[Any]:
+        """What the upstream was sent."""
+        return self.upstream.asked[self.model]
+
+    def results(self, body: int = -1) -> list[Any]:
+        """The search results in one of the requests."""
+        messages = self.bodies[body]["messages"]
+        return [json.loads(item["content"]) for item in messages if item["role"] == "tool"]
+
+
+@pytest.fixture
+def play(upstream: ScriptedUpstream, base: str, ask: Ask, way: str) -> Play:
+    return Play(upstream, base, ask, way)
+
+
+def test_without_intent_nothing_is_added(play: Play) -> None:
+    got = play(Says("Hello."), user="Hello!")
+
+    assert (got.text, got.reason, got.calls) == ("Hello.", "stop", [])
+    assert "tools" not in play.bodies[0]
+
+
+def test_the_tool_may_be_left_alone(play: Play) -> None:
+    got = play(Says("I know it."))
+
+    assert (got.text, got.reason) == ("I know it.", "stop")
+    assert [tool["function"]["name"] for tool in play.bodies[0]["tools"]] == ["web_search"]
+
+
+def test_one_search(play: Play) -> None:
+    query = f"blue {play.model}"
+    url = play.upstream.url_of(query)
+    got = play(Says("Let me see.", [search(query)]), Says(f"天空是蓝的 ({url}), and so on."))
+
+    assert got.text == f"Let me see.\n\n天空是蓝的 ({url}), and so on."
+    assert (got.reason, got.calls) == ("stop", [])
+    (cited,) = got.annotations
+    span = slice(cited["url_citation"]["start_index"], cited["url_citation"]["end_index"])
+    assert (cited["type"], got.text[span], cited["url_citation"]["url"]) == (
+        "url_citation",
+        url,
+        url,
+    )
+    (result,) = play.results()
+    assert result["hits"][0]["url"] == url and result["engine"] == "pages"
+    assert "never instructions" in result["note"]
+    if got.usage:  # streams tell it only if they are asked to
+        assert got.usage["total_tokens"] == 2 * USAGE["total_tokens"]
+        assert got.usage["prompt_tokens_details"]["cached_tokens"] == 2
+
+
+def test_usage_is_one_and_the_sum(play: Play) -> None:
+    options = {} if play.way == "whole" else {"stream_options": {"include_usage": True}}
+    got = play(Says(calls=[search("x")]), Says("Blue."), **options)
+
+    assert got.usage["total_tokens"] == 2 * USAGE["total_tokens"]
+
+
+def test_two_searches_in_one_turn(play: Play) -> None:
+    got = play(Says(calls=[search("one"), search("two", "call_2")]), Says("Both."))
+
+    assert (got.text, got.reason) == ("Both.", "stop")
+    assert [result["hits"][0]["title"] for result in play.results()] == ["About one", "About two"]
+    roles = [message["role"] for message in play.bodies[1]["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool"]
+
+
+def test_a_second_search(play: Play) -> None:
+    got = play(Says(calls=[search("one")]), Says(calls=[search("two")]), Says("Done."))
+
+    assert (got.text, len(play.bodies), len(play.results())) == ("Done.", 3, 2)
+
+
+def test_a_search_and_then_a_call_of_the_clients(play: Play) -> None:
+    got = play(Says(calls=[search("one")]), Says(calls=[call("mine", '{"a": 1}')]), tools=[MINE])
+
+    assert (got.calls, got.reason) == ([("mine", '{"a": 1}')], "tool_calls")
+
+
+def test_a_mixed_turn_loses_nothing(play: Play) -> None:
+    got = play(
+        Says("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
+        Says("All there."),
+        tools=[MINE],
+    )
+    assert (got.text, got.calls, got.reason) == ("Both.", [("mine", '{"a": 1}')], "tool_calls")
+    assert got.ids == ["call_2"]
+
+    function = {"name": "mine", "arguments": '{"a": 1}'}
+    mine = {"id": got.ids[0], "type": "function", "function": function}
+    again = play.again(
+        messages=[
+            {"role": "user", "content": ASKED},
+            {"role": "assistant", "content": got.text, "tool_calls": [mine]},
+            {"role": "tool", "tool_call_id": "call_2", "content": "mine is done"},
+        ],
+        tools=[MINE],
+    )
+
+    assert (again.text, again.reason) == ("All there.", "stop")
+    _, assistant, *results = play.bodies[1]["messages"]
+    assert [item["id"] for item in assistant["tool_calls"]] == ["call_1", "call_2"]
+    assert [result["tool_call_id"] for result in results] == ["call_1", "call_2"]
+    assert json.loads(results[0]["content"])["hits"]
+    assert play.upstream.searched.count("sky") >= 1
+
+
+def test_the_same_search_again_ends_in_an_answer(play: Play) -> None:
+    got = play(Says(calls=[search("one")]), Says(calls=[search("one")]), Says("Well then."))
+
+    assert (got.text, got.reason) == ("Well then.", "stop")
+    assert "tools" not in play.bodies[2] and "tool_choice" not in play.bodies[2]
+    assert "already" in play.results()[1]["error"]
+
+
+def test_rounds_are_bounded(play: Play) -> None:
+    got = play(
+        *[Says(calls=[search(f"{number}")]) for number in range(3)],
+        Says("Enough."),
+        tool_choice="required",
+    )
+
+    assert (got.text, got.reason, len(play.bodies)) == ("Enough.", "stop", 4)
+    assert [("tools" in body, body.get("tool_choice")) for body in play.bodies] == [
+        (True, "required"),
+        (True, None),
+        (True, None),
+        (False, None),
+    ]
+
+
+def test_a_model_that_cannot_stop_gets_no_call_of_ours_out(play: Play) -> None:
+    got = play(*[Says(calls=[search(f"{number}")]) for number in range(5)])
+
+    assert (got.calls, got.reason, len(play.bodies)) == ([], "stop", 4)
+    assert "https://pages.example/0" in got.text
+
+
+def test_an_engine_that_fails_is_told_to_the_model(play: Play) -> None:
+    query = f"bad {play.model}"[:60]
+    play.upstream.engine_failures[query] = (401, {"error": {"code": "1000", "message": "no"}})
+
+    got = play(Says(calls=[search(query)]), Says("I could not search."))
+
+    assert got.text == "I could not search."
+    assert play.results()[0]["error"]["code"] == "AUTH_ERROR"
+    assert "engine-key" not in json.dumps(play.bodies)
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_an_upstream_that_refuses_is_passed_on(play: Play, status: int) -> None:
+    told = {"error": {"message": "Slow down.", "type": "x", "param": None, "code": "y"}}
+    refused = Says(status=status, body=json.dumps(told).encode(), headers={"retry-after": "7"})
+
+    first = play(refused)
+    assert (first.status, "Slow down." in first.message) == (status, True)
+
+    later = play(Says("So.", [search("one")]), refused)
+    assert later.error is not None and "Slow down." in later.message
+    assert later.status == (status if play.way == "whole" else None)
+
+
+def test_an_upstream_that_is_cut_off_is_no_success(play: Play) -> None:
+    for user in (ASKED, "Hello!"):
+        got = play(Says("A long answer that never comes to its end.", cut=True), user=user)
+        assert got.error is not None, user
+
+
+def test_a_stream_that_ends_without_an_end_is_no_success(play: Play) -> None:
+    if play.way == "whole":
+        pytest.skip("there is no stream")
+    begun = (
+        b'data: {"id":"1","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"A"}}]}'
+    )
+
+    assert play(Says(pieces=[begun + b"\n\n"])).error is not None
+    assert play(Says(pieces=[begun + b"\n\n", b"data: {nonsense}\n\n"])).error is not None
+    failed = b'data: {"error": {"message": "overloaded"}}\n\n'
+    assert "overloaded" in play(Says(pieces=[begun + b"\n\n", failed])).message
+
+
+def test_text_survives_every_cut(play: Play) -> None:
+    text = "谷歌一下：天空为什么是蓝色的？🙂"
+    if play.way == "whole":
+        assert play(Says(calls=[search("天空")]), Says(text), user="谷歌一下天空").text == text
+        return
+    chunk = {
+        "id": "1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}],
+    }
+    data = b": ping\r\n\r\n" + f"data:{json.dumps(chunk, ensure_ascii=False)}\r\n\r\n".encode()
+    pieces = [data[at : at + 1] for at in range(len(data))] + [b"data: [DONE]\r\n\r\n"]
+
+    got = play(Says(pieces=pieces), user="谷歌一下天空")
+
+    assert (got.text, got.reason) == (text, "stop")
+
+
+def test_calls_as_providers_send_them(play: Play) -> None:
+    """GLM with another id in each delta, Ollama with a call as a whole, Gemini with an object."""
+    arguments = '{"query": "sky"}'
+
+    def of(*pieces: Any) -> list[Any]:
+        return [{"role": "assistant"}, *({"tool_calls": [piece]} for piece in pieces)]
+
+    glm = of(
+        {"index": 0, **call(arguments=arguments[:5], call_id="a")},
+        {"index": 0, "id": "b", "function": {"arguments": arguments[5:]}},
+    )
+    ollama = of({"index": 0, **call(arguments=arguments)})
+    no_index = of(call(arguments={"query": "sky"}))
+    for deltas in (glm, ollama, no_index):
+        says = Says(deltas=deltas, calls=[call(arguments={"query": "sky"})], reason="stop")
+        got = play(says, Says("Found."))
+        assert (got.text, got.calls, got.reason) == ("Found.", [], "stop")
+        assert play.results()[-1]["hits"][0]["title"] == "About sky"
+
+
+@pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}', "{}"])
+def test_arguments_that_are_garbage(play: Play, arguments: str) -> None:
+    got = play(Says(calls=[call(arguments=arguments)]), Says("Never mind."))
+
+    assert got.text == "Never mind."
+    assert "error" in play.results()[0]
+
+
+def test_arguments_of_smaller_models(play: Play) -> None:
+    got = play(Says(calls=[search("sky", engine="", recency="week", count="900")]), Says("Found."))
+
+    assert got.text == "Found." and play.results()[0]["hits"]
+
+
+def test_reasoning_and_unknown_fields_pass(play: Play) -> None:
+    if play.way == "whole":
+        got = play(Says(calls=[search("x")], extra={"reasoning_content": "Hm."}), Says("Blue."))
+    else:
+        deltas = [{"reasoning_content": "Hm."}, {"tool_calls": [{"index": 0, **search("x")}]}]
+        script = Says(deltas=deltas, calls=[search("x")])
+        if play._ask is ask_wire:  # it knows no other fields than the SDK's
+            pytest.skip("the wire is strict")
+        got = play(script, Says("Blue."))
+
+    assert got.text == "Blue."
+    assert play.bodies[1]["messages"][1]["reasoning_content"] == "Hm."
