@@ -96,8 +96,7 @@ class Door:
         """What a web page of somebody else's gets; a token is proof that it is none."""
         if self._tokens:
             return None
-        host = urlsplit(f"//{headers.get(b'host', '')}").hostname or ""
-        if not is_loopback(host):
+        if not is_loopback(_host(f"//{headers.get(b'host', '')}")):
             return self._refusal(403, "This address is not ours.", "host_not_allowed")
         origin = headers.get(b"origin")
         if origin is not None and not _is_local(origin):
@@ -109,5 +108,12 @@ def _is_local(origin: str) -> bool:
     """A page of this machine, or an application: their origins have schemes of their own."""
     if origin == "null":
         return False
-    parts = urlsplit(origin)
-    return parts.scheme not in ("http", "https") or is_loopback(parts.hostname or "")
+    scheme = origin.partition(":")[0].lower()
+    return scheme not in ("http", "https") or is_loopback(_host(origin))
+
+
+def _host(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""

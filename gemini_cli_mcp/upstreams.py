@@ -31,6 +31,7 @@ class UpstreamEntry(Strict):
     models: Annotated[list[str], Field(min_length=1)] = Field(default_factory=lambda: ["*"])
     default: bool = False
     pass_authorization: bool = Field(default=False, alias="passAuthorization")
+    responses: bool | None = None
 
 
 class GatewayFile(Strict):
@@ -59,6 +60,8 @@ class Upstream:
     key_variable: str | None = None
     """Where its key should be, if it needs one."""
     pass_authorization: bool = False
+    responses: bool | None = None
+    """Whether it knows the Responses API; None: that is to be found out."""
 
     def serves(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
@@ -112,4 +115,5 @@ def _upstream(entry: UpstreamEntry, environ: Mapping[str, str]) -> Upstream:
         tuple(entry.models),
         entry.api_key_env,
         entry.pass_authorization,
+        entry.responses,
     )

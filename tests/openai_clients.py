@@ -11,9 +11,13 @@ from typing import Any
 
 import httpx2
 import openai
+import openresponses_types.types
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from pydantic import BaseModel
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
 
+from gemini_cli_mcp.models import as_object
+from tests.responses_order import Order
 from tests.support import ROOT
 from tests.test_clients import node
 
@@ -36,6 +40,14 @@ class Outcome:
     """The kind of failure that the SDK reports."""
     status: int | None = None
     message: str = ""
+    output: list[Any] = field(default_factory=list[Any])
+    """The items of a response."""
+
+    @property
+    def searches(self) -> list[tuple[str, str]]:
+        """What was searched, and how that ended."""
+        items = [item for item in self.output if item["type"] == "web_search_call"]
+        return [(item["action"]["query"], item["status"]) for item in items]
 
 
 Ask = Callable[[str, str, Any], Outcome]
@@ -170,6 +182,12 @@ class NodeClient:
             return Outcome(error=error["name"], status=error["status"], message=error["message"])
         return of_chunks(told["result"]) if way == "raw" else of_completion(told["result"])
 
+    def respond(self, base: str, way: str, request: Any) -> Outcome:
+        told = self.tell(base=base, api="responses", way=way, request=request)
+        if error := told.get("error"):
+            return Outcome(error=error["name"], status=error["status"], message=error["message"])
+        return of_events(told["result"]) if way == "raw" else of_response(told["result"])
+
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
@@ -199,6 +217,128 @@ def running_gateway(environ: dict[str, str], *options: str) -> Generator[str]:
         _, rest = process.communicate(timeout=20)
         assert process.returncode == 0, rest
         assert "Traceback" not in rest, rest
+
+
+# The Responses API
+
+
+def of_response(response: Any) -> Outcome:
+    if response["status"] == "failed":
+        return Outcome(error="failed", message=response["error"]["message"])
+    items = response["output"]
+    parts = [part for item in items if item["type"] == "message" for part in item["content"]]
+    mine = [item for item in items if item["type"] == "function_call"]
+    return Outcome(
+        text="".join(part["text"] for part in parts),
+        calls=[(item["name"], item["arguments"]) for item in mine],
+        ids=[item["call_id"] for item in mine],
+        reason=response["status"],
+        annotations=[each for part in parts for each in part["annotations"]],
+        usage=response.get("usage"),
+        output=items,
+    )
+
+
+def of_events(events: list[Any]) -> Outcome:
+    order = Order()
+    for event in events:
+        order.take(event)
+    order.end()
+    return of_response(events[-1]["response"])
+
+
+def respond_python(base: str, way: str, request: Any) -> Outcome:
+    """openai-python."""
+    with openai.OpenAI(base_url=base, api_key="client-key", max_retries=0) as client:
+        api: Any = client.responses
+        try:
+            match way:
+                case "whole":
+                    return of_response(api.create(**request).to_dict())
+                case "raw":
+                    stream = api.create(**request, stream=True)
+                    return of_events([event.to_dict() for event in stream])
+                case _:
+                    with api.stream(**request) as events:
+                        for _ in events:
+                            pass
+                        return of_response(events.get_final_response().to_dict())
+        except (openai.OpenAIError, httpx2.HTTPError, RuntimeError) as error:
+            return Outcome(
+                error=type(error).__name__,
+                status=getattr(error, "status_code", None),
+                message=str(error),
+            )
+
+
+def respond_wire(base: str, way: str, request: Any) -> Outcome:
+    """Plain HTTP, with every event held against both kinds of types."""
+    body = {**request, "stream": way != "whole"}
+    try:
+        answer = httpx2.post(f"{base}/responses", json=body, timeout=60)
+    except httpx2.HTTPError as error:
+        return Outcome(error=type(error).__name__, message=str(error))
+    if answer.status_code != 200:
+        error = answer.json()["error"]
+        return Outcome(error="status", status=answer.status_code, message=str(error["message"]))
+    if way == "whole":
+        strict_response(answer.json())
+        return of_response(answer.json())
+    events: list[Any] = []
+    for block in answer.text.split("\n\n"):
+        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+        if lines:
+            name, data = lines
+            events.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {events[-1]['type']}"
+    for event in events:
+        strict_event(event)
+    return of_events(events)
+
+
+OPENRESPONSES_ALONE = ("store", "presence_penalty", "frequency_penalty")
+"""What openresponses demands and the SDK's types do not have."""
+_event_types: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+
+
+def strict_event(event: Any) -> None:
+    """Against the types of the SDK, and of openresponses where it knows the event."""
+    _no_extras(_event_types.validate_python(event, strict=True), OPENRESPONSES_ALONE)
+    if "response" in event:
+        strict_response(event["response"])
+    names = event["type"].removeprefix("response.").split(".")
+    name = "".join(part.title().replace("_", "") for part in names)
+    name = name.replace("SummaryText", "Summary")
+    kind: Any = getattr(openresponses_types.types, f"Response{name}StreamingEvent", None)
+    if event["type"].startswith("response.web_search_call"):
+        assert kind is None, "if it knows them by now, they are to be held against it"
+        return
+    assert kind is not None, event["type"]
+    if as_search(event.get("item")):
+        return
+    kind.model_validate(_known_to_openresponses(event))
+
+
+def strict_response(response: Any) -> None:
+    strict(Response, response, allowed=OPENRESPONSES_ALONE)
+    resource: Any = openresponses_types.types.ResponseResource
+    resource.model_validate(_known_to_openresponses({"response": response})["response"])
+
+
+def as_search(item: Any) -> bool:
+    return bool(item) and item["type"] == "web_search_call"
+
+
+def _known_to_openresponses(event: Any) -> Any:
+    """It has no searches and no hosted tools; all else must be as it says."""
+    if "response" not in event:
+        return event
+    response = dict(event["response"])
+    response["output"] = [item for item in response["output"] if not as_search(item)]
+    response["tools"] = [tool for tool in response["tools"] if tool["type"] == "function"]
+    if str(as_object(response["tool_choice"]).get("type")).startswith("web_search"):
+        response["tool_choice"] = "required"
+    return {**event, "response": response}
 
 
 def write_engines(path: Path, upstream: str, **gateway: object) -> Path:

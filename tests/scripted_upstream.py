@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests import native_responses as native
+
 USAGE: Any = {
     "prompt_tokens": 10,
     "completion_tokens": 5,
@@ -38,6 +40,8 @@ class Says:
 
     text: str | None = None
     calls: list[Any] = field(default_factory=list[Any])
+    thought: str = ""
+    """What it thinks before it speaks."""
     reason: str | None = None
     status: int = 200
     body: bytes | None = None
@@ -66,6 +70,9 @@ class ScriptedUpstream:
         self.scripts: dict[str, list[Says]] = {}
         self.asked: dict[str, list[Any]] = {}
         self.headers: dict[str, list[dict[str, str]]] = {}
+        self.contents: list[bytes] = []
+        """The bodies of all requests, byte for byte."""
+        self.paths: list[str] = []
         self.searched: list[str] = []
         self.engine_delays: dict[str, float] = {}
         self.engine_failures: dict[str, tuple[int, Any]] = {}
@@ -94,6 +101,7 @@ def chunks(says: Says) -> list[Any]:
         return says.deltas
     text = says.text or ""
     made: list[Any] = [{"role": "assistant", "content": ""}]
+    made += [{"reasoning_content": says.thought}] if says.thought else []
     made += [{"content": text[at : at + 4]} for at in range(0, len(text), 4)]
     for index, item in enumerate(says.calls):
         arguments = item["function"]["arguments"]
@@ -113,16 +121,21 @@ class _Handler(BaseHTTPRequestHandler):
     script: ScriptedUpstream
 
     def do_GET(self) -> None:
+        self.script.paths.append(self.path)
         models = [
             {"id": name, "object": "model", "created": 1, "owned_by": "test"} for name in "ab"
         ]
         self._send(200, json.dumps({"object": "list", "data": models}).encode())
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        content = self.rfile.read(int(self.headers["content-length"]))
+        self.script.contents.append(content)
+        body = json.loads(content)
         try:
             if self.path.startswith("/glm/"):
                 self._search(body)
+            elif self.path.startswith("/v1/responses"):  # only /native knows them
+                self._send(404, b"404 page not found", {"content-type": "text/plain"})
             else:
                 self._complete(body)
         except OSError:
@@ -145,6 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._wait(says.delay)
         if says.status != 200 or says.body is not None:
             self._send(says.status, says.body or b"{}", says.headers)
+        elif self.path.startswith("/native/v1/responses"):
+            self._respond(body, says)
         elif body.get("stream"):
             self._stream(body, says)
         else:
@@ -154,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": says.text, "refusal": None, **says.extra}
         if says.calls:
             message["tool_calls"] = says.calls
+        if says.thought:
+            message["reasoning_content"] = says.thought
         answer = {
             "id": f"chatcmpl-{len(self.script.asked[body['model']])}",
             "object": "chat.completion",
@@ -169,6 +186,18 @@ class _Handler(BaseHTTPRequestHandler):
             ],
             "usage": USAGE,
         }
+        self._send_whole(answer, says)
+
+    def _respond(self, body: Any, says: Says) -> None:
+        made = native.events(body, says, len(self.script.asked[body["model"]]))
+        if not body.get("stream"):
+            self._send_whole(made[-1]["response"], says)
+            return
+        lines = [(each["type"], json.dumps(each, ensure_ascii=False)) for each in made]
+        data = [f"event: {name}\ndata: {text}\n\n".encode() for name, text in lines]
+        self._send_pieces(data, says)
+
+    def _send_whole(self, answer: Any, says: Says) -> None:
         data = json.dumps(answer).encode()
         if says.cut:
             self.send_response(200)
@@ -180,13 +209,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, data, says.headers)
 
     def _stream(self, body: Any, says: Says) -> None:
+        self._send_pieces(self._events(body, says), says)
+
+    def _send_pieces(self, made: list[bytes], says: Says) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
         for name, value in says.headers.items():
             self.send_header(name, value)
         self.end_headers()
-        pieces = says.pieces if says.pieces is not None else self._events(body, says)
+        pieces = says.pieces if says.pieces is not None else made
         for piece in pieces[: len(pieces) // 2] if says.cut else pieces:
             self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             self.wfile.flush()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 import pytest
 
 from tests.openai_clients import (
@@ -84,6 +85,17 @@ def ask(request: pytest.FixtureRequest, node_client: NodeClient | None) -> Ask:
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+def with_result(got: Outcome) -> list[Any]:
+    """The transcript as a client sends it when it has made its own call."""
+    (name, arguments), (call_id,) = got.calls[0], got.ids
+    mine = call(name, arguments, call_id)
+    return [
+        {"role": "user", "content": ASKED},
+        {"role": "assistant", "content": got.text, "tool_calls": [mine]},
+        {"role": "tool", "tool_call_id": call_id, "content": "mine is done"},
+    ]
 
 
 class Play:
@@ -181,6 +193,11 @@ def test_a_search_and_then_a_call_of_the_clients(play: Play) -> None:
     got = play(Says(calls=[search("one")]), Says(calls=[call("mine", '{"a": 1}')]), tools=[MINE])
 
     assert (got.calls, got.reason) == ([("mine", '{"a": 1}')], "tool_calls")
+    play.again(messages=with_result(got), tools=[MINE])
+    assert [message["role"] for message in play.bodies[2]["messages"]] == [
+        *("user", "assistant", "tool"),  # what the model found is not lost on the way
+        *("assistant", "tool"),
+    ]
 
 
 def test_a_mixed_turn_loses_nothing(play: Play) -> None:
@@ -192,23 +209,13 @@ def test_a_mixed_turn_loses_nothing(play: Play) -> None:
     assert (got.text, got.calls, got.reason) == ("Both.", [("mine", '{"a": 1}')], "tool_calls")
     assert got.ids == ["call_2"]
 
-    function = {"name": "mine", "arguments": '{"a": 1}'}
-    mine = {"id": got.ids[0], "type": "function", "function": function}
-    again = play.again(
-        messages=[
-            {"role": "user", "content": ASKED},
-            {"role": "assistant", "content": got.text, "tool_calls": [mine]},
-            {"role": "tool", "tool_call_id": "call_2", "content": "mine is done"},
-        ],
-        tools=[MINE],
-    )
+    again = play.again(messages=with_result(got), tools=[MINE])
 
     assert (again.text, again.reason) == ("All there.", "stop")
     _, assistant, *results = play.bodies[1]["messages"]
     assert [item["id"] for item in assistant["tool_calls"]] == ["call_1", "call_2"]
     assert [result["tool_call_id"] for result in results] == ["call_1", "call_2"]
     assert json.loads(results[0]["content"])["hits"]
-    assert play.upstream.searched.count("sky") >= 1
 
 
 def test_the_same_search_again_ends_in_an_answer(play: Play) -> None:
@@ -325,6 +332,64 @@ def test_calls_as_providers_send_them(play: Play) -> None:
         assert play.results()[-1]["hits"][0]["title"] == "About sky"
 
 
+def test_calls_that_all_have_the_same_number(play: Play) -> None:
+    """Each of them is one, the client's too."""
+    calls = [search("one", "a"), call("mine", '{"a": 1}', "b"), search("two", "c")]
+    deltas = [{"tool_calls": [{"index": 0, **item}]} for item in calls]
+
+    got = play(Says(calls=calls, deltas=deltas), tools=[MINE])
+
+    assert (got.calls, got.ids, got.reason) == ([("mine", '{"a": 1}')], ["b"], "tool_calls")
+
+
+def test_ids_that_begin_anew_in_every_answer(play: Play) -> None:
+    """Two mixed turns behind the same words of the user, with the same ids."""
+    first = play(
+        Says(calls=[search("one", "call_0"), call("mine", '{"a": 1}', "call_1")]),
+        Says(calls=[search("two", "call_0"), call("mine", '{"a": 2}', "call_1")]),
+        Says("Done."),
+        tools=[MINE],
+    )
+    transcript = with_result(first)
+    second = play.again(messages=transcript, tools=[MINE])
+    play.again(messages=[*transcript, *with_result(second)[1:]], tools=[MINE])
+
+    asked: list[str] = [
+        item["function"]["arguments"]
+        for message in play.bodies[-1]["messages"]
+        for item in message.get("tool_calls", ())
+    ]
+    assert [json.loads(text) for text in asked] == [
+        *({"query": "one"}, {"a": 1}),
+        *({"query": "two"}, {"a": 2}),
+    ]
+
+
+def test_a_model_that_only_announces_gets_an_answer_too(play: Play) -> None:
+    got = play(
+        *[Says("Let me look.", [search(f"{number}")]) for number in range(3)],
+        Says(calls=[search("9")]),
+    )
+
+    assert got.text.startswith("Let me look.") and "https://pages.example/0" in got.text
+
+
+@pytest.mark.parametrize("recency", [["oneDay"], {"a": 1}, 7])
+def test_arguments_of_odd_types(play: Play, recency: object) -> None:
+    arguments = json.dumps({"query": "sky", "recency": recency, "count": [], "engine": 5})
+
+    got = play(Says(calls=[call(arguments=arguments)]), Says("Well."))
+
+    assert got.text == "Well." and "must be one of: pages" in str(play.results())
+
+
+def test_a_crowd_of_searches_is_thinned_out(play: Play) -> None:
+    crowd = [search(f"crowd {number}", f"id-{number}") for number in range(30)]
+
+    assert play(Says(calls=crowd), Says("Enough.")).text == "Enough."
+    assert sum("hits" in result for result in play.results()) == 8
+
+
 @pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}', "{}"])
 def test_arguments_that_are_garbage(play: Play, arguments: str) -> None:
     got = play(Says(calls=[call(arguments=arguments)]), Says("Never mind."))
@@ -351,3 +416,86 @@ def test_reasoning_and_unknown_fields_pass(play: Play) -> None:
 
     assert got.text == "Blue."
     assert play.bodies[1]["messages"][1]["reasoning_content"] == "Hm."
+
+
+@pytest.fixture
+def wire(upstream: ScriptedUpstream, base: str) -> Play:
+    return Play(upstream, base, ask_wire, "raw")
+
+
+def chunk(delta: Any, reason: str | None = None, **more: object) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return f"data: {json.dumps({**head, 'choices': [choice], **more})}\n\n".encode()
+
+
+END = b"data: [DONE]\n\n"
+
+
+def test_streams_that_fail_with_a_good_face(wire: Play) -> None:
+    oom = b'data: {"object": "error", "message": "CUDA OOM"}\n\n'
+    assert "CUDA OOM" in wire(Says(pieces=[oom, END])).message
+    assert wire(Says(pieces=[chunk({"content": "Half a"}), END])).error
+    words = b'data: {"error": "model crashed"}\n\n'
+    assert "model crashed" in wire(Says(pieces=[words])).message
+
+
+@pytest.mark.parametrize("kind", ["Text/Event-Stream", "text/plain", "application/json"])
+def test_a_stream_by_another_name(wire: Play, kind: str) -> None:
+    """Our call does not get out, whatever an upstream calls its stream."""
+    if kind == "application/json":
+        message = {"role": "assistant", "content": None, "tool_calls": [search("x")]}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+        whole = {"id": "1", "created": 1, "model": "m", "choices": [choice]}
+        first = Says(body=json.dumps(whole).encode())
+    else:
+        made = [chunk({"tool_calls": [{"index": 0, **search("x")}]}, "tool_calls"), END]
+        first = Says(body=b"".join(made), headers={"content-type": kind})
+
+    got = wire(first, Says("Found."))
+
+    assert (got.text, got.calls, got.reason) == ("Found.", [], "stop")
+
+
+def test_an_empty_first_chunk_and_fields_beside(wire: Play) -> None:
+    """Azure's way to begin, and to tell of its filters."""
+    azure = b'data: {"id": "", "object": "", "created": 0, "model": "", "choices": []}\n\n'
+    pieces = [
+        azure,
+        chunk({"role": None, "content": "Hi."}),
+        chunk({}, "stop", service_tier="default"),
+    ]
+
+    got = wire(Says(pieces=[*pieces, END]), stream_options={"include_usage": True})
+
+    assert (got.text, got.reason) == ("Hi.", "stop")
+
+
+def test_custom_tools_of_the_client(upstream: ScriptedUpstream, base: str) -> None:
+    play = Play(upstream, base, ask_python, "helper")
+    tool = {"type": "custom", "custom": {"name": "code"}}
+    begun = {"index": 0, "id": "c", "type": "custom", "custom": {"name": "code", "input": "pri"}}
+    deltas = [
+        {"role": "assistant", "tool_calls": [begun]},
+        {"tool_calls": [{"index": 0, "custom": {"input": "nt()"}}]},
+    ]
+    upstream.plays(play.model, Says(deltas=deltas, reason="tool_calls"))
+    body = {"model": play.model, "tools": [tool], "stream": True}
+    messages = [{"role": "user", "content": ASKED}]
+
+    answer = httpx2.post(f"{base}/chat/completions", json={**body, "messages": messages})
+
+    seen = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")]
+    calls = [item for each in seen for item in each["choices"][0]["delta"].get("tool_calls", [])]
+    assert calls == [begun, {"index": 0, "custom": {"input": "nt()"}}]
+
+
+def test_content_in_parts_stays_in_parts(upstream: ScriptedUpstream, base: str) -> None:
+    play = Play(upstream, base, ask_wire, "whole")
+    parts = [{"type": "text", "text": "Hi"}]
+    upstream.plays(play.model, Says(extra={"content": parts}))
+    body = {"model": play.model, "messages": [{"role": "user", "content": ASKED}]}
+
+    answer = httpx2.post(f"{base}/chat/completions", json=body).json()
+
+    assert answer["choices"][0]["message"]["content"] == parts

@@ -11,7 +11,7 @@ from gemini_cli_mcp.gateway import searches as searches_module
 from gemini_cli_mcp.gateway.calls import Call, Calls
 from gemini_cli_mcp.gateway.citations import citations
 from gemini_cli_mcp.gateway.injection import injection, with_search
-from gemini_cli_mcp.gateway.parked import LONGEST, MOST, Parked
+from gemini_cli_mcp.gateway.parked import LONGEST, MOST, ParkedTurns
 from gemini_cli_mcp.gateway.searches import LARGEST, Searches, bounded
 from gemini_cli_mcp.models import Object
 from gemini_cli_mcp.upstreams import Upstream, Upstreams
@@ -195,7 +195,7 @@ def test_only_addresses_that_were_found_are_cited() -> None:
 
 
 def test_parked_turns_are_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
-    parked = Parked()
+    parked = ParkedTurns()
     user = {"role": "user", "content": "hello"}
     mine = {"role": "assistant", "tool_calls": [{"id": "call_0"}]}
     turn: list[Object] = [{"role": "assistant"}, {"role": "tool"}]
@@ -210,7 +210,7 @@ def test_parked_turns_are_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parked.completed("me", [user, mine]) == [user, mine]
     for number in range(MOST + 10):
         parked.keep("me", [user], [str(number)], turn)
-    assert len(parked._turns) == MOST
+    assert len(parked._turns._kept) == MOST
 
 
 def test_which_upstream_serves() -> None:

@@ -133,3 +133,23 @@ def test_only_the_latest_words_of_the_user_count() -> None:
 def test_hostile_text_takes_no_time() -> None:
     for unit in ("`", "a/", "a(", "```", "/a", "search ", "~~~"):
         assert intent(unit * 100_000, "word") is not None
+
+
+@pytest.mark.parametrize("unit", ["a-", "a.", "a/", "a(", "`", "```", "(", "a b/", "x://", "搜("])
+def test_no_text_takes_longer_than_its_length(unit: str) -> None:
+    """One that backtracks would take hours for this."""
+    assert not intent(unit * 200_000, "word").search
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "请搜索今天的新闻(北京)",
+        "上网查一下(最新)",
+        "谷歌一下(奥斯陆)",
+        "搜索新闻/报道/信息",
+        "请看 https://x.com/a，然后上网搜索新闻",
+    ],
+)
+def test_chinese_beside_brackets_and_addresses_is_no_code(text: str) -> None:
+    assert intent(text, "word").search

@@ -1,9 +1,12 @@
 """The gateway: what a client of the OpenAI API can ask of it."""
 
 import json
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import cast
+from urllib.parse import quote
 
 import anyio
 import httpx2
@@ -19,12 +22,16 @@ from gemini_cli_mcp.door import Door
 from gemini_cli_mcp.engines import MOST_HITS, RECENCIES, Engines
 from gemini_cli_mcp.errors import failure_result
 from gemini_cli_mcp.gateway import line as lines
-from gemini_cli_mcp.gateway.chat import PATH, Chat
+from gemini_cli_mcp.gateway.chat import Chat
 from gemini_cli_mcp.gateway.injection import injection
-from gemini_cli_mcp.gateway.line import Broken, Line, Refused, headers_of, whole
-from gemini_cli_mcp.gateway.outlet import Outlet
-from gemini_cli_mcp.gateway.parked import Parked
+from gemini_cli_mcp.gateway.line import Broken, Line, Refused, headers_of, refused, whole
+from gemini_cli_mcp.gateway.native import PATH as RESPONSES
+from gemini_cli_mcp.gateway.outlet import Outlet, said
+from gemini_cli_mcp.gateway.parked import ParkedResponses, ParkedTurns
+from gemini_cli_mcp.gateway.responses import Responses, knows_no_responses
+from gemini_cli_mcp.gateway.rounds import PATH, parsed
 from gemini_cli_mcp.gateway.searches import Search, Searches
+from gemini_cli_mcp.gateway.wishes import Wishes
 from gemini_cli_mcp.models import Object, as_list, as_object
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.upstreams import Upstream, Upstreams
@@ -33,6 +40,11 @@ LARGEST_BODY = 32 << 20
 """Bytes of a request; pictures come in it as text."""
 SLOWEST_BODY = 60.0
 """Seconds that a client has to send it."""
+
+SLOWEST_MODELS = 10.0
+"""Seconds that each of several upstreams has to tell its models."""
+REMEMBERED = 600.0
+"""Seconds for which an upstream that knew no responses is not asked again."""
 
 Work = Callable[[Outlet], Awaitable[None]]
 
@@ -50,11 +62,15 @@ class App:
         self._upstreams = upstreams
         self._engines = engines
         self._search = search
-        self._parked = Parked()
+        self._turns = ParkedTurns()
+        self._responses = ParkedResponses()
+        self._chat_only: dict[str, float] = {}
+        """When an upstream turned out to know no responses."""
         self._client: httpx2.AsyncClient | None = None
         routes = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/responses", self._respond, methods=["POST"]),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/v1/models/{model:path}", self._model, methods=["GET"]),
                 Route("/healthz", self._health, methods=["GET"]),
@@ -76,35 +92,106 @@ class App:
         """The models of all upstreams; of a single one, just what it says."""
         if len(self._upstreams.all) == 1:
             line = self._line(self._upstreams.all[0], request)
-            return Attended(lambda outlet: _passed("GET", line, "/models", None, outlet))
+            return Attended(lambda outlet: _passed("GET", line, "/models", outlet))
+        return Attended(lambda outlet: self._all_models(request, outlet))
+
+    async def _all_models(self, request: Request, outlet: Outlet) -> None:
         told: dict[str, list[Object]] = {}
 
         async def ask(upstream: Upstream) -> None:
-            try:
+            with anyio.move_on_after(SLOWEST_MODELS), suppress(Broken):
                 async with self._line(upstream, request).relay("GET", "/models") as response:
-                    listed = as_list(as_object(json.loads(await whole(response))).get("data"))
-            except (Broken, ValueError, RecursionError):
-                return
-            models = [as_object(model) for model in listed]
-            told[upstream.id] = [m for m in models if upstream.serves(str(m.get("id")))]
+                    listed = as_list(parsed(await whole(response)).get("data"))
+                models = [as_object(model) for model in listed]
+                told[upstream.id] = [m for m in models if upstream.serves(str(m.get("id")))]
 
         async with anyio.create_task_group() as tasks:
             for upstream in self._upstreams.all:
                 tasks.start_soon(ask, upstream)
         if not told:
-            return refusal(502, "None of the upstreams tells its models.", "upstream_failed")
+            raise Broken("None of the upstreams tells its models.")
         found = [model for each in self._upstreams.all for model in told.get(each.id, [])]
-        return JSONResponse({"object": "list", "data": found})
+        await outlet.answer_json(200, [], {"object": "list", "data": found})
 
     async def _model(self, request: Request) -> Response:
         model = str(request.path_params["model"])
+        if {".", ".."} & set(model.split("/")):
+            return _no_upstream(model)
         upstream = self._upstreams.of(model)
         if upstream is None:
             return _no_upstream(model)
         line = self._line(upstream, request)
-        return Attended(lambda outlet: _passed("GET", line, f"/models/{model}", None, outlet))
+        return Attended(lambda outlet: _passed("GET", line, f"/models/{quote(model)}", outlet))
 
     async def _chat(self, request: Request) -> Response:
+        asked = await self._asked(request)
+        if isinstance(asked, Response):
+            return asked
+        messages = as_list(asked.body.get("messages"))
+        completed = self._turns.completed(asked.owner, messages)
+        if len(completed) > len(messages):
+            asked.change({**asked.body, "messages": completed})
+        engines = self._injection(asked.body)
+        if engines is None:
+            return Attended(lambda outlet: _passed("POST", asked.line, PATH, outlet, asked.content))
+
+        def keep(ids: list[str], turns: list[Object]) -> None:
+            self._turns.keep(asked.owner, messages, ids, turns)
+
+        searches = self._searches(asked.body, engines)
+        return Attended(Chat(asked.line, asked.body, engines, searches, keep).answer)
+
+    async def _respond(self, request: Request) -> Response:
+        asked = await self._asked(request)
+        if isinstance(asked, Response):
+            return asked
+        completed = self._responses.completed(asked.owner, asked.body)
+        if completed is not asked.body:
+            asked.change(completed)
+        engines = self._injection(asked.body)
+        searches = self._searches(asked.body, engines or self._engines)
+        answer = Responses(asked.line, asked.body, engines, searches, asked.owner, self._responses)
+        if engines is None:
+            return Attended(lambda outlet: self._pass_response(asked, answer, outlet))
+        return Attended(lambda outlet: self._answer(asked, answer, outlet))
+
+    async def _pass_response(self, asked: "Asked", answer: Responses, outlet: Outlet) -> None:
+        """Byte for byte, if the upstream knows responses at all."""
+        if self._speaks_responses(asked.line.upstream):
+            try:
+                await _passed("POST", asked.line, RESPONSES, outlet, asked.content)
+            except Refused as error:
+                self._learn(asked.line.upstream, error)
+            else:
+                return
+        await self._answer(asked, answer, outlet)
+
+    async def _answer(self, asked: "Asked", answer: Responses, outlet: Outlet) -> None:
+        """By rounds with the upstream, in whichever API it knows."""
+
+        async def work(outlet: Outlet) -> None:
+            if self._speaks_responses(asked.line.upstream):
+                try:
+                    await answer.native(outlet)
+                except Refused as error:
+                    self._learn(asked.line.upstream, error)
+                else:
+                    return
+            await answer.converted(outlet)
+
+        if asked.body.get("stream"):
+            await outlet.stream(work, answer.fail)
+        else:
+            await work(outlet)
+
+    def _learn(self, upstream: Upstream, error: Refused) -> None:
+        """Remember that an upstream knows no responses; any other refusal stays one."""
+        if upstream.responses or not knows_no_responses(error):
+            raise error
+        self._chat_only[upstream.id] = time.monotonic()
+
+    async def _asked(self, request: Request) -> "Asked | Response":
+        """What a client sent, and where it goes; or why it does not."""
         content = await _content(request)
         if isinstance(content, Response):
             return content
@@ -115,43 +202,69 @@ class App:
         if upstream is None:
             return _no_upstream(str(body.get("model")))
         line = self._line(upstream, request)
-        owner = str(request.scope["owner"])
-        messages = as_list(body.get("messages"))
-        completed = self._parked.completed(owner, messages)
-        if len(completed) > len(messages):
-            body = {**body, "messages": completed}
-            content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        engines = injection(body, self._engines, self._engines.gateway.match_mode)
-        if engines is None:
-            return Attended(lambda outlet: _passed("POST", line, PATH, content, outlet))
+        return Asked(line, str(request.scope["owner"]), body, content)
 
-        def keep(ids: list[str], turn: list[Object]) -> None:
-            self._parked.keep(owner, messages, ids, turn)
+    def _injection(self, body: Object) -> Engines | None:
+        return injection(body, self._engines, self._engines.gateway.match_mode)
 
-        searches = Searches(self._searcher(engines), self._engines.gateway.max_rounds)
-        return Attended(Chat(line, body, engines, searches, keep).answer)
+    def _speaks_responses(self, upstream: Upstream) -> bool:
+        if upstream.responses is not None:
+            return upstream.responses
+        found_out = self._chat_only.get(upstream.id, -REMEMBERED)
+        return time.monotonic() - found_out >= REMEMBERED
 
-    def _searcher(self, engines: Engines) -> Search:
+    def _searches(self, body: Object, engines: Engines) -> Searches:
+        wishes = Wishes.of(as_list(body.get("tools")))
+        most = body.get("max_tool_calls")
+        return Searches(
+            self._searcher(engines, wishes),
+            self._engines.gateway.max_rounds,
+            most if isinstance(most, int) else None,
+        )
+
+    def _searcher(self, engines: Engines, wishes: Wishes) -> Search:
         """Searches with these engines, by arguments that a model made up."""
 
         async def search(arguments: Object) -> Object:
             asked = _tolerant(arguments)
-            if asked.get("engine") is None and engines.default:
-                asked["engine"] = engines.default
+            if isinstance(asked["query"], str):
+                asked["query"] = wishes.worded(asked["query"])
+            asked.setdefault("count", wishes.count)
+            asked.setdefault("engine", engines.default)
             names = ", ".join(engine.id for engine in engines.engines)
-            if not engines.get(str(asked.get("engine"))):
-                return {"error": {"message": f"`engine` must be one of: {names}."}}
+            if not engines.get(str(asked["engine"])):
+                return _failure("INVALID_INPUT", f"`engine` must be one of: {names}.")
             try:
-                return await self._search.search(**asked, progress=lambda _: None)
+                found = await self._search.search(**asked, progress=lambda _: None)
             except Exception as error:  # noqa: BLE001 - the model is told, whatever it is
                 return failure_result(error)
+            hits = wishes.kept([as_object(hit) for hit in as_list(found["hits"])])
+            if not hits:
+                domains = ", ".join(wishes.domains)
+                return _failure("NO_RESULTS", f"Nothing was found on {domains}.")
+            return {**found, "hits": hits}
 
         return search
 
     def _line(self, upstream: Upstream, request: Request) -> Line:
         if self._client is None:
             raise RuntimeError("the gateway does not run")
-        return Line(upstream, self._client, request.headers, request.url.query)
+        return Line(upstream, self._client, request.headers.raw, request.url.query)
+
+
+@dataclass
+class Asked:
+    """One request with a body."""
+
+    line: Line
+    owner: str
+    body: Object
+    content: bytes
+    """The body as the client sent it."""
+
+    def change(self, body: Object) -> None:
+        self.body = body
+        self.content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 class Attended(Response):
@@ -181,25 +294,19 @@ async def _answered(work: Work, outlet: Outlet) -> None:
     except Refused as error:
         if not outlet.started:
             await outlet.answer(error.status, error.headers, error.body)
-    except Broken as error:
-        if not outlet.started:
-            await _tell(outlet, error.error)
     except Exception as error:  # noqa: BLE001 - no stack trace to anybody
         if not outlet.started:
-            await _tell(outlet, lines.failed(f"It failed unexpectedly ({type(error).__name__})."))
-
-
-async def _tell(outlet: Outlet, error: Object) -> None:
-    body = json.dumps({"error": error}).encode()
-    await outlet.answer(502, {"content-type": "application/json"}, body)
+            await outlet.answer_json(502, [], {"error": said(error)})
 
 
 async def _passed(
-    method: str, line: Line, path: str, content: bytes | None, outlet: Outlet
+    method: str, line: Line, path: str, outlet: Outlet, content: bytes | None = None
 ) -> None:
-    """A request and its answer, byte for byte."""
-    encodings = line.headers.get("accept-encoding", "identity")
+    """A request and its answer, byte for byte; Refused if there is no such path."""
+    encodings = (b"accept-encoding", line.header(b"accept-encoding") or b"identity")
     async with line.relay(method, path, content, encodings) as response:
+        if response.status_code in (404, 405, 501):
+            raise await refused(response)
         await outlet.start(response.status_code, headers_of(response))
         async for chunk in response.aiter_raw():
             await outlet.write(chunk)
@@ -238,11 +345,15 @@ def _tolerant(arguments: Object) -> Object:
     asked: Object = {"query": arguments.get("query")}
     if engine := arguments.get("engine"):
         asked["engine"] = engine
-    if arguments.get("recency") in RECENCIES:
+    if str(arguments.get("recency")) in RECENCIES:
         asked["recency"] = arguments["recency"]
     with suppress(KeyError, TypeError, ValueError, OverflowError):
         asked["count"] = min(max(int(float(arguments["count"])), 1), MOST_HITS)
     return asked
+
+
+def _failure(code: str, message: str) -> Object:
+    return {"error": {"code": code, "message": message}}
 
 
 def refusal(status: int, message: str, code: str) -> Response:
@@ -258,5 +369,5 @@ def _no_upstream(model: str) -> Response:
 
 async def _not_ours(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = "This gateway has /v1/chat/completions, /v1/models and /healthz."
+    what = "This gateway has /v1/chat/completions, /v1/responses, /v1/models and /healthz."
     return refusal(status, what, "not_found" if status == 404 else "method_not_allowed")

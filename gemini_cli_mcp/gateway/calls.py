@@ -1,7 +1,7 @@
 """Tool calls of one assistant turn, put together from whatever an upstream sends.
 
-GLM gives a call another id in every delta, Ollama the whole call at once, others no index or
-arguments that are an object already: the first id stands, the rest is joined by index.
+GLM gives a call another id in every delta, Ollama the whole call at once, some number all calls
+0, others none, or send arguments that are an object already.
 """
 
 import json
@@ -21,39 +21,49 @@ class Call:
     id: str = ""
     name: str = ""
     arguments: str = ""
+    kind: str = "function"
+    """Or `custom`, whose arguments are any text."""
     extra: Object = field(default_factory=dict[str, object])
     """What else the upstream said of it, and may want to hear again."""
     shown: int | None = None
     """Its number among those that the client has seen the beginning of."""
+    hides: bool = True
+    """Whether the request had our tool: else a call of that name is the client's."""
 
     @property
     def is_ours(self) -> bool:
-        return self.name == NAME
+        return self.hides and self.name == NAME and self.kind == "function"
 
     def as_message(self) -> Object:
         """As it stands in an assistant message."""
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function, **self.extra}
+        said = {"name": self.name, **self.piece(self.arguments)}
+        return {"id": self.id, "type": self.kind, self.kind: said, **self.extra}
+
+    def piece(self, arguments: str) -> Object:
+        return {"input" if self.kind == "custom" else "arguments": arguments}
 
 
 class Calls:
     """The calls of one turn."""
 
-    def __init__(self) -> None:
-        self._calls: dict[int, Call] = {}
+    def __init__(self, *, hides: bool = True) -> None:
+        """With `hides`, those of our name are ours, and not the client's to see."""
+        self._hides = hides
+        self._calls: list[Call] = []
+        self._by_index: dict[int, Call] = {}
         self._shown = 0
 
     def take(self, deltas: object) -> list[Object]:
         """Take the `tool_calls` of a delta or a message; those deltas that the client may see."""
         seen: list[Object] = []
-        for place, delta in enumerate(map(as_object, as_list(deltas))):
-            call = self._calls.setdefault(self._index(delta, place), Call())
+        for delta in map(as_object, as_list(deltas)):
+            call = self._of(delta)
             arguments = self._add(call, delta)
             if call.shown is not None:
                 extra = {name: delta[name] for name in call.extra if name in delta}
-                seen.append({"index": call.shown, "function": {"arguments": arguments}, **extra})
-            # Until its arguments begin, a name that may still become ours is not shown.
-            elif (call.arguments and not call.is_ours) or not NAME.startswith(call.name):
+                said = {call.kind: call.piece(arguments)}
+                seen.append({"index": call.shown, **said, **extra})
+            elif _is_theirs(call):
                 seen.append(self._show(call))
         return seen
 
@@ -64,46 +74,76 @@ class Calls:
     @property
     def all(self) -> list[Call]:
         """All of them, in order, each with an id of its own."""
-        calls = [self._calls[number] for number in sorted(self._calls)]
-        for place, call in enumerate(calls):
-            if not call.id or call.id in [other.id for other in calls[:place]]:
+        for place, call in enumerate(self._calls):
+            if not call.id or call.id in [other.id for other in self._calls[:place]]:
                 call.id = f"call_{token_hex(12)}"
-        return calls
+        return self._calls
 
     def _show(self, call: Call) -> Object:
         call.id = call.id or f"call_{token_hex(12)}"
         call.shown, self._shown = self._shown, self._shown + 1
         return {"index": call.shown, **call.as_message()}
 
+    def _of(self, delta: Object) -> Call:
+        """The call that a delta belongs to, which may be a new one."""
+        index = delta.get("index")
+        known = self._by_index.get(index) if isinstance(index, int) else self._unnumbered(delta)
+        if known is None or _begins_another(delta, known):
+            known = Call(hides=self._hides)
+            self._calls.append(known)
+        if isinstance(index, int):
+            self._by_index[index] = known
+        return known
+
+    def _unnumbered(self, delta: Object) -> Call | None:
+        given = str(delta.get("id") or "")
+        for call in self._calls:
+            if given and call.id == given:
+                return call
+        return None if _named(delta) or not self._calls else self._calls[-1]
+
     @staticmethod
     def _add(call: Call, delta: Object) -> str:
         """Take a delta of this call; the piece of arguments that it brought."""
-        function = as_object(delta.get("function"))
+        if "custom" in delta:
+            call.kind = "custom"
+        said = as_object(delta.get(call.kind))
         call.id = call.id or str(delta.get("id") or "")
-        name = str(function.get("name") or "")
-        if name != call.name and not call.arguments:  # some repeat it, some send it in pieces
+        name = str(said.get("name") or "")
+        if name != call.name and not (call.name and call.arguments):  # repeated, or in pieces
             call.name += name
         for key, value in delta.items():
-            if key not in ("index", "id", "type", "function"):
+            if key not in ("index", "id", "type", call.kind):
                 call.extra.setdefault(key, value)
-        arguments = function.get("arguments")
+        arguments = said.get("input" if call.kind == "custom" else "arguments")
         if arguments is None:
             return ""
         piece = arguments if isinstance(arguments, str) else json.dumps(arguments)
         call.arguments += piece
         return piece
 
-    def _index(self, delta: Object, place: int) -> int:
-        index = delta.get("index")
-        if isinstance(index, int):
-            return index
-        known = str(delta.get("id") or "")
-        for number, call in self._calls.items():
-            if known and call.id == known:
-                return number
-        starts = bool(as_object(delta.get("function")).get("name"))
-        last = max(self._calls, default=-1)
-        return last + 1 if starts else max(last, place)
+
+def _named(delta: Object) -> bool:
+    return any(as_object(delta.get(kind)).get("name") for kind in ("function", "custom"))
+
+
+def _begins_another(delta: Object, call: Call) -> bool:
+    """Whether an upstream gave the number of one call to the next."""
+    given = str(delta.get("id") or "")
+    if not _named(delta) or not given or given == call.id or not call.arguments:
+        return False
+    try:
+        json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_theirs(call: Call) -> bool:
+    """Whether it is clear that a call is the client's, though its name may still grow."""
+    if not call.hides or call.kind == "custom" or not NAME.startswith(call.name):
+        return True
+    return bool(call.name and call.arguments) and not call.is_ours
 
 
 def search_arguments(call: Call) -> Object | None:

@@ -15,7 +15,7 @@ def citations(text: str, hits: Sequence[Object]) -> list[Object]:
     if not titles:
         return []
     longest_first = sorted(titles, key=len, reverse=True)
-    addresses = re.compile(f"(?:{'|'.join(map(re.escape, longest_first))}){_ENDS}")
+    addresses = re.compile(f"(?<![/=])(?:{'|'.join(map(re.escape, longest_first))}){_ENDS}")
     return [
         {
             "url": place[0],

@@ -1,4 +1,4 @@
-"""Whether a chat request gets our `web_search`, and how the request then looks."""
+"""Whether a request gets our `web_search`, and how the request then looks, in both APIs."""
 
 from gemini_cli_mcp.engines import Engines
 from gemini_cli_mcp.gateway.calls import NAME
@@ -16,14 +16,23 @@ def injection(request: Object, engines: Engines, mode: MatchMode) -> Engines | N
     """The engines that a request gets; None leaves it as it is."""
     if not _possible(request):
         return None
-    messages = [as_object(message) for message in as_list(request.get("messages"))]
-    asked = intent(latest_user_text(messages), mode)
-    declared = any(map(is_hosted, as_list(request.get("tools")))) or _goes_on(messages)
+    turns = [as_object(turn) for turn in turns_of(request)]
+    asked = intent(latest_user_text(turns), mode)
+    declared = any(map(_is_wanted, as_list(request.get("tools")))) or _goes_on(turns)
     # An answer that is to be JSON is spoilt by what a model says before it searches.
-    free = as_object(request.get("response_format")).get("type") in (None, "text")
+    form = request.get("response_format") or as_object(request.get("text")).get("format")
+    free = as_object(form).get("type") in (None, "text")
     if declared or (free and (asked.search or engines.inject_policy == "always")):
         return engines.google if asked.google else engines
     return None
+
+
+def turns_of(request: Object) -> list[object]:
+    """The messages of a chat, or the input of a response."""
+    given = request.get("input")
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    return as_list(request.get("messages") if given is None else given)
 
 
 def is_hosted(tool: object) -> bool:
@@ -34,17 +43,13 @@ def is_hosted(tool: object) -> bool:
     )
 
 
-def function(engines: Engines) -> Object:
-    """Our tool: its name, what it is for, what it takes."""
-    return {"name": NAME, "description": DESCRIPTION, "parameters": engines.parameters}
-
-
 def with_search(request: Object, engines: Engines | None, added: list[Object]) -> Object:
     """The request for a further round; without engines, for the last one."""
-    body = {**request, "messages": [*as_list(request.get("messages")), *added]}
+    turns = "input" if "input" in request else "messages"
+    body = {**request, turns: [*turns_of(request), *added]}
     tools = [tool for tool in as_list(request.get("tools")) if not is_hosted(tool)]
     if engines:
-        tools.append({"type": "function", "function": function(engines)})
+        tools.append(_tool(engines, flat=turns == "input"))
     if tools:
         body["tools"] = tools
     for name in ("tools", "parallel_tool_calls"):
@@ -54,34 +59,54 @@ def with_search(request: Object, engines: Engines | None, added: list[Object]) -
     if added or not tools:
         body.pop("tool_choice", None)
     elif is_hosted(body.get("tool_choice")):
-        body["tool_choice"] = {"type": "function", "function": {"name": NAME}}
+        name = {"name": NAME}
+        named = name if turns == "input" else {"function": name}
+        body["tool_choice"] = {"type": "function", **named}
     return body
+
+
+def _tool(engines: Engines, *, flat: bool) -> Object:
+    function = {"name": NAME, "description": DESCRIPTION, "parameters": engines.parameters}
+    if flat:
+        return {"type": "function", **function, "strict": False}
+    return {"type": "function", "function": function}
 
 
 def _possible(request: Object) -> bool:
     """Not where the client says no, has its own, or would not know whose answer it is."""
     choice = request.get("tool_choice")
     return not (
-        any(
-            as_object(as_object(tool).get("function")).get("name") == NAME
-            for tool in as_list(request.get("tools"))
-        )
+        any(_is_own(as_object(tool)) for tool in as_list(request.get("tools")))
         or choice == "none"
         or as_object(choice).get("type") == "allowed_tools"
         or request.get("n") not in (None, 1)
         or request.get("logprobs")
         or "audio" in as_list(request.get("modalities"))
         or request.get("functions")  # the old form, which does not go with the new one
-        or not as_list(request.get("messages"))
+        or request.get("background")  # nobody waits for it
+        or not turns_of(request)
     )
 
 
-def _goes_on(messages: list[Object]) -> bool:
+def _is_own(tool: Object) -> bool:
+    """Whether a tool is the client's and has our name."""
+    kinds = [tool, as_object(tool.get("function")), as_object(tool.get("custom"))]
+    return NAME in [kind.get("name") for kind in kinds]
+
+
+def _is_wanted(tool: object) -> bool:
+    """Whether a hosted tool is for the live web, which is all that we have."""
+    return is_hosted(tool) and as_object(tool).get("external_web_access") is not False
+
+
+def _goes_on(turns: list[Object]) -> bool:
     """Whether a chain of searches has not ended yet: no final answer behind our last call."""
-    for message in reversed(messages):
-        calls = [as_object(call) for call in as_list(message.get("tool_calls"))]
+    for turn in reversed(turns):
+        calls = [as_object(call) for call in as_list(turn.get("tool_calls"))]
         if any(as_object(call.get("function")).get("name") == NAME for call in calls):
             return True
-        if message.get("role") == "assistant" and not calls:
+        if turn.get("type") == "function_call" and turn.get("name") == NAME:
+            return True
+        if turn.get("role") == "assistant" and not calls:
             return False
     return False

@@ -67,23 +67,36 @@ ENGLISH = Rules(
     ),
 )
 
-_CODE = re.compile(
-    r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)"  # fences, also one that is not closed
-    r"|`[^`\n]*`"
-    r"|\b(?:https?|ftp)://\S+|\bwww\.\S+"
-    r"|(?<!\S)(?:~|\.{1,2})?/[\w.@-]+/[\w./@-]*"  # /one/two, ./one/two
-    r"|(?<!\S)(?:~|\.{1,2})/[\w.@-]+"  # ./one
-    r"|\b[\w@-]+(?:/[\w.@-]+)*/[\w@-]+\.\w+"  # one/two.py
-    r"|\b[\w@-]+(?:/[\w.@-]+){2,}"  # one/two/three
-    r"|\b[A-Za-z]:\\\S+"
-    r"|\b[\w.]+\((?!s\))[^()\n]*\)",  # call(x), but not report(s)
-    re.DOTALL,
-)
+# Each begins where it cannot have begun before: no text takes longer than its length.
+_FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]*`", re.DOTALL)
+_CALLED = re.compile(r"(?<![\w.])[\w.]++\((?!s\))[^()\n]*+\)", re.ASCII)  # but not report(s)
+_TOKEN = re.compile(r"(?<![!-~])[!-~]++")
+_PATH = re.compile(r"[\w.@~/-]+", re.ASCII)
+_EXTENSION = re.compile(r".\.\w+\Z", re.ASCII)
+
+
+def _without_code(text: str) -> str:
+    """The text without what is code: fences, backticks, calls(), paths, addresses."""
+    text = _CALLED.sub(" ", _FENCED.sub(" ", text))
+    return _TOKEN.sub(lambda token: " " if _is_place(token[0]) else token[0], text)
+
+
+def _is_place(token: str) -> bool:
+    """Whether a word is an address or a path."""
+    word = token.lstrip("([{<\"'").rstrip(")]}>\"',;:!?.")
+    if "://" in word or word.startswith("www.") or re.match(r"[A-Za-z]:\\", word):
+        return True
+    first, *rest = word.split("/")
+    if not rest or not _PATH.fullmatch(word):
+        return False
+    if len(rest) > 1 or first in ("~", ".", ".."):  # one/two/three, ./one
+        return True
+    return bool(first and _EXTENSION.search(rest[0]))  # one/two.py
 
 
 def intent(text: str, mode: MatchMode = "substring") -> Intent:
     """What this text asks for."""
-    text = (_CODE.sub(" ", text) if mode == "word" else text).lower()
+    text = (_without_code(text) if mode == "word" else text).lower()
     chinese = _asked(text, CHINESE, "substring")
     english = _asked(text, ENGLISH, mode)
     verbs = [verb for verb in ENGLISH.verbs if _stands(verb, text, mode)]

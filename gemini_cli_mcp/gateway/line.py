@@ -1,9 +1,10 @@
 """The way to one upstream: what goes there, what comes back, and how that fails."""
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx2
 
@@ -30,7 +31,6 @@ _NOT_SENT = HOP_BY_HOP | {
     "content-length",
     "accept-encoding",
     "expect",
-    "idempotency-key",  # each of our rounds is another request
     # What clients identify themselves with is for us.
     "authorization",
     "cookie",
@@ -42,10 +42,14 @@ _NOT_KEPT = HOP_BY_HOP | {"date", "server", "set-cookie"}
 _BODY = {"content-length", "content-encoding", "content-type"}
 
 
+Headers = list[tuple[bytes, bytes]]
+"""As they are on the wire: names in small letters, each as often as it was sent."""
+
+
 class Refused(Exception):
     """The upstream answered something else than was asked for: the client's to see as it is."""
 
-    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
         super().__init__(status)
         self.status = status
         self.headers = headers
@@ -58,7 +62,7 @@ class Refused(Exception):
             told = as_object(json.loads(self.body)).get("error")
         except (ValueError, RecursionError):
             told = None
-        return as_object(told) or failed(f"The upstream answered with status {self.status}.")
+        return error_of(told) or failed(f"The upstream answered with status {self.status}.")
 
 
 class Broken(Exception):
@@ -74,11 +78,25 @@ def failed(message: str) -> Object:
     return {"message": message, "type": "api_error", "param": None, "code": "upstream_failed"}
 
 
+def error_of(told: object) -> Object:
+    """What an upstream calls its error, as an object; some send words alone."""
+    return failed(told) if isinstance(told, str) and told else as_object(told)
+
+
+class _NoCookies(DefaultCookiePolicy):
+    """What an upstream wants to remember of one client is nothing for the next."""
+
+    def set_ok(self, cookie: object, request: object) -> bool:
+        return False
+
+
 def client() -> httpx2.AsyncClient:
     """For all requests of one gateway; proxies are for the world, not for this machine."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
     direct = dict.fromkeys(["all://localhost", "all://127.0.0.1", "all://[::1]"])
-    return httpx2.AsyncClient(timeout=TIMEOUT, limits=limits, mounts=direct)
+    return httpx2.AsyncClient(
+        timeout=TIMEOUT, limits=limits, mounts=direct, cookies=CookieJar(_NoCookies())
+    )
 
 
 @dataclass(frozen=True)
@@ -87,32 +105,36 @@ class Line:
 
     upstream: Upstream
     client: httpx2.AsyncClient
-    headers: Mapping[str, str]
+    headers: Headers
     query: str = ""
+
+    def header(self, name: bytes) -> bytes | None:
+        """What the client's request said of this."""
+        return next((value for known, value in self.headers if known == name), None)
 
     @asynccontextmanager
     async def ask(self, path: str, body: Object) -> AsyncGenerator[httpx2.Response]:
         """A request of ours; Refused if it is, Broken if it cannot be made or read."""
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        async with self.relay("POST", path, content) as response:
+        # Each round is another request.
+        own = replace(self, headers=[h for h in self.headers if h[0] != b"idempotency-key"])
+        async with own.relay("POST", path, content) as response:
             if response.status_code != 200:
                 raise await refused(response)
             yield response
 
     @asynccontextmanager
     async def relay(
-        self, method: str, path: str, content: bytes | None = None, encodings: str | None = None
+        self, method: str, path: str, content: bytes | None = None, *more: tuple[bytes, bytes]
     ) -> AsyncGenerator[httpx2.Response]:
-        """A request as it is, and whatever comes back."""
+        """A request as it is, with more headers, and whatever comes back."""
         if self.upstream.key_variable and not self.upstream.key:
             raise Broken(
                 f"The upstream {self.upstream.id!r} has no key: set {self.upstream.key_variable} "
                 "in the gateway's environment and start it again."
             )
         url = f"{self.upstream.base_url}{path}" + (f"?{self.query}" if self.query else "")
-        headers = self._headers()
-        if encodings is not None:
-            headers["accept-encoding"] = encodings
+        headers = [*self._headers(), *more]
         try:
             async with self.client.stream(method, url, content=content, headers=headers) as answer:
                 yield answer
@@ -124,20 +146,22 @@ class Line:
             name = type(error).__name__
             raise Broken(f"The upstream {self.upstream.id!r} broke off ({name}).") from None
 
-    def _headers(self) -> dict[str, str]:
-        sent = {name: value for name, value in self.headers.items() if name not in _NOT_SENT}
-        given = self.headers.get("authorization")
+    def _headers(self) -> Headers:
+        hops = (self.header(b"connection") or b"").lower().split(b",")
+        left = {*_NOT_SENT, *(hop.strip().decode("latin-1") for hop in hops)}
+        sent = [(name, value) for name, value in self.headers if name.decode("latin-1") not in left]
+        given = self.header(b"authorization")
         if self.upstream.pass_authorization and given:
-            sent["authorization"] = given
+            sent.append((b"authorization", given))
         elif self.upstream.key:
-            sent["authorization"] = f"Bearer {self.upstream.key}"
+            sent.append((b"authorization", f"Bearer {self.upstream.key}".encode()))
         return sent
 
 
 async def refused(response: httpx2.Response) -> Refused:
     """The whole of an answer, for the client."""
     kind = response.headers.get("content-type", "application/json")
-    headers = {**beside(response), "content-type": kind}
+    headers = [*beside(response), (b"content-type", kind.encode("utf-8", "replace"))]
     return Refused(response.status_code, headers, await whole(response))
 
 
@@ -151,11 +175,12 @@ async def whole(response: httpx2.Response) -> bytes:
     return bytes(taken)
 
 
-def beside(response: httpx2.Response) -> dict[str, str]:
+def beside(response: httpx2.Response) -> Headers:
     """What an answer's headers say beside its body: request ids, rate limits."""
-    return {name: value for name, value in headers_of(response).items() if name not in _BODY}
+    return [(name, value) for name, value in headers_of(response) if name.decode() not in _BODY]
 
 
-def headers_of(response: httpx2.Response) -> dict[str, str]:
+def headers_of(response: httpx2.Response) -> Headers:
     """The headers of an answer that are the client's."""
-    return {name: value for name, value in response.headers.items() if name not in _NOT_KEPT}
+    raw = [(name.lower(), value) for name, value in response.headers.raw]
+    return [(name, value) for name, value in raw if name.decode("latin-1") not in _NOT_KEPT]

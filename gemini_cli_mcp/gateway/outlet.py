@@ -2,11 +2,12 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
 
 import anyio
 from starlette.types import Message, Send
 
+from gemini_cli_mcp.gateway.line import Broken, Headers, Refused, failed
 from gemini_cli_mcp.gateway.sse import KEEP_ALIVE, event
 from gemini_cli_mcp.models import Object
 
@@ -14,6 +15,12 @@ PATIENCE = 3.0
 """Seconds that an upstream has to refuse a stream; from then on the client gets signs of life."""
 SILENCE = 5.0
 """Seconds after which a waiting client gets one."""
+
+EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 class Outlet:
@@ -24,13 +31,11 @@ class Outlet:
         self._last = 0.0
         self.started = False
 
-    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+    async def start(self, status: int, headers: Headers) -> None:
         """Send the head, unless it is sent."""
-        if self.started:
-            return
-        self.started = True
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        await self._pass({"type": "http.response.start", "status": status, "headers": raw})
+        if not self.started:
+            self.started = True
+            await self._pass({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes) -> None:
         await self._pass({"type": "http.response.body", "body": data, "more_body": True})
@@ -39,28 +44,54 @@ class Outlet:
         """The last of it. Without this the client sees that something is missing."""
         await self._pass({"type": "http.response.body", "body": data})
 
-    async def answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """All at once."""
-        await self.start(status, {**headers, "content-length": str(len(body))})
+        await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
         await self.end(body)
+
+    async def answer_json(self, status: int, headers: Headers, answer: Object) -> None:
+        body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
+        await self.answer(status, [*headers, (b"content-type", b"application/json")], body)
 
     # Events
 
-    async def open(self, beside: Mapping[str, str]) -> None:
+    async def open(self, beside: Headers) -> None:
         """Begin a stream of events, with a sign of life so that the head is on its way."""
         if not self.started:
-            own = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-            await self.start(200, {**beside, **own, "x-accel-buffering": "no"})
+            names = [name for name, _ in EVENTS]
+            kept = [(name, value) for name, value in beside if name not in names]
+            await self.start(200, kept + EVENTS)
             await self.write(KEEP_ALIVE)
 
-    async def tell(self, data: Object, name: str | None = None) -> None:
-        """Send one event."""
-        await self.write(event(json.dumps(data, ensure_ascii=False), name))
+    async def tell(self, data: Object) -> None:
+        """Send one event; what has a type has its name."""
+        await self.write(event(json.dumps(data, ensure_ascii=False), data.get("type")))
 
-    async def stay_alive(self) -> None:
+    async def stream(
+        self, work: Callable[["Outlet"], Awaitable[None]], fail: Callable[[Object], Awaitable[None]]
+    ) -> None:
+        """Do work that streams, with signs of life; a failure behind the head is told so.
+
+        Nothing comes after that, no sign of a good end either.
+        """
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._stay_alive)
+            try:
+                await work(self)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+                failure = error
+            tasks.cancel_scope.cancel()
+        if failure and not self.started:
+            raise failure
+        if failure:
+            await fail(said(failure))
+            await self.end()
+
+    async def _stay_alive(self) -> None:
         """Begin if nothing else did, and fill silences, until cancelled."""
         await anyio.sleep(PATIENCE)
-        await self.open({})
+        await self.open([])
         while True:
             silence = time.monotonic() - self._last
             if silence >= SILENCE:
@@ -71,3 +102,10 @@ class Outlet:
     async def _pass(self, message: Message) -> None:
         self._last = time.monotonic()
         await self._send(message)
+
+
+def said(error: Exception) -> Object:
+    """The error object for a failure; one that nobody foresaw tells no more than its type."""
+    if isinstance(error, Refused | Broken):
+        return error.error
+    return failed(f"It failed unexpectedly ({type(error).__name__}).")

@@ -1,6 +1,7 @@
 """The searches of one request: side by side, bounded, each repeated for nobody."""
 
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ LONGEST = 120.0
 """Seconds for all rounds; whoever is not done by then answers with what there is."""
 LARGEST = 24_000
 """Characters of one result that are fed back."""
+MOST_AT_ONCE = 8
+"""Searches of one turn."""
+ENOUGH = "There may be no more searches. Answer with what you have."
 AGAIN = "This was searched already. Answer with what you have."
 
 Search = Callable[[Object], Awaitable[Object]]
@@ -27,27 +31,34 @@ class Searches:
 
     search: Search
     max_rounds: int
+    most: int | None = None
+    """Searches in all, if the client says so."""
     hits: list[Object] = field(default_factory=list[Object])
     made: int = 0
     _rounds: int = 0
     _asked: set[str] = field(default_factory=set[str])
     _stuck: bool = False
-    _deadline: float = field(default_factory=lambda: time.monotonic() + LONGEST)
+    _deadline: float = math.inf
+    """Set by the first search: how long a model takes is not our business."""
 
     @property
     def may_go_on(self) -> bool:
         """Whether the model may ask for another one."""
         in_time = time.monotonic() < self._deadline
-        return self._rounds < self.max_rounds and in_time and not self._stuck
+        room = self.most is None or self.made < self.most
+        return self._rounds < self.max_rounds and room and in_time and not self._stuck
 
     async def results(self, calls: Sequence[Call]) -> list[Object]:
         """What was found for each of a turn's calls."""
         self._rounds += 1
+        self._deadline = min(self._deadline, time.monotonic() + LONGEST)
         arguments = [search_arguments(call) for call in calls]
         keys = [_key(call, given) for call, given in zip(calls, arguments, strict=True)]
         self._stuck = set(keys) <= self._asked
         found: dict[str, Object] = {key: {"error": AGAIN} for key in keys if key in self._asked}
-        self._asked |= set(keys)
+        fresh = [key for key in dict.fromkeys(keys) if key not in found]
+        room = MOST_AT_ONCE if self.most is None else min(self.most - self.made, MOST_AT_ONCE)
+        found |= {key: {"error": ENOUGH} for key in fresh[max(room, 0) :]}
 
         async def one(key: str, given: Object | None) -> None:
             found[key] = await self._result(given)
@@ -56,7 +67,13 @@ class Searches:
             for key, given in dict(zip(keys, arguments, strict=True)).items():
                 if key not in found:
                     tasks.start_soon(one, key, given)
+        self._asked |= {key for key in keys if "error" not in found[key]}
         return [found[key] for key in keys]
+
+    def as_answer(self) -> str:
+        """Words for a model that has none, because it went on asking for searches."""
+        found = [f"- {hit.get('title')}: {hit.get('url')}" for hit in self.hits[:10]]
+        return "\n".join(["The model gave no answer before its searches were used up.", *found])
 
     async def _result(self, arguments: Object | None) -> Object:
         if arguments is None:

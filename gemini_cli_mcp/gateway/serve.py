@@ -49,6 +49,7 @@ async def serve_gateway(config: Config, environ: Mapping[str, str], host: str, p
     server = _Server(
         uvicorn.Config(
             app.asgi,
+            http="h11",  # it bounds headers
             log_config=None,
             access_log=False,
             server_header=False,

@@ -16,7 +16,7 @@ async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
     data: list[str] = []
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LONGEST:
+        if len(rest) + sum(map(len, data)) > LONGEST:
             raise Broken("The upstream sent an event without end.")
         for line in lines:
             text = line.removesuffix(b"\r").decode("utf-8", "replace")

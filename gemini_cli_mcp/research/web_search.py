@@ -86,8 +86,11 @@ class WebSearch:
     async def stay_warm(self) -> None:
         """Keep ready what the default engine's searches need, until cancelled."""
         self._warm = self._default_target()
-        if self._warm:
-            await self._choice.stay_warm([self._provider(self._warm)])
+        try:
+            if self._warm:
+                await self._choice.stay_warm([self._provider(self._warm)])
+        except GeminiMcpError as error:  # whoever searches is told
+            logger.warning("Nothing is kept warm: %s", error.message)
 
     def _default_target(self) -> Target | None:
         engine = self._config.engines.get(self._config.engines.default or "")

@@ -1,0 +1,622 @@
+"""The Responses API: an upstream that knows it, and one that knows chat completions alone."""
+
+import json
+from collections.abc import Generator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from tests import native_responses
+from tests.openai_clients import (
+    NODE_SDK,
+    WAYS,
+    Ask,
+    NodeClient,
+    Outcome,
+    respond_python,
+    respond_wire,
+    running_gateway,
+)
+from tests.scripted_upstream import Says, ScriptedUpstream, call, scripted_upstream, search
+from tests.test_gateway import ASKED, environment
+from tests.test_gateway_edges import eventually
+
+MINE = {"type": "function", "name": "mine", "parameters": {"type": "object"}, "strict": False}
+HOSTED = {"type": "web_search"}
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Generator[ScriptedUpstream]:
+    with scripted_upstream() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    folder = tmp_path_factory.mktemp("gateway")
+    upstreams = [
+        {
+            "id": "native",
+            "baseUrl": f"{upstream.address}/native/v1",
+            "models": ["native*"],
+        },
+        {"id": "chat", "baseUrl": f"{upstream.address}/v1"},
+    ]
+    with running_gateway(environment(folder, upstream, upstreams=upstreams)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def node_client() -> Generator[NodeClient | None]:
+    client = NodeClient() if NODE_SDK.exists() else None
+    yield client
+    if client:
+        client.close()
+
+
+@pytest.fixture(params=["openai-python", "openai-node", "the wire"])
+def ask(request: pytest.FixtureRequest, node_client: NodeClient | None) -> Ask:
+    match request.param:
+        case "openai-python":
+            return respond_python
+        case "openai-node":
+            if node_client is None:
+                pytest.skip("scripts/test installs openai-node where Node is")
+            return node_client.respond
+        case _:
+            return respond_wire
+
+
+class Play:
+    """One client, one way to ask, one script."""
+
+    def __init__(
+        self, upstream: ScriptedUpstream, base: str, ask: Ask, way: str, kind: str
+    ) -> None:
+        self.upstream = upstream
+        self.way = way
+        self.kind = kind
+        self.model = f"{kind}-{uuid4().hex}"
+        self._base = base
+        self._ask = ask
+
+    def __call__(self, *replies: Says, user: object = ASKED, **request: object) -> Outcome:
+        self.upstream.plays(self.model, *replies)
+        return self.again(input=user, **request)
+
+    def again(self, **request: object) -> Outcome:
+        return self._ask(self._base, self.way, {"model": self.model, **request})
+
+    @property
+    def bodies(self) -> list[Any]:
+        return self.upstream.asked[self.model]
+
+    def results(self, body: int = -1) -> list[Any]:
+        """The search results in one of the requests, in whichever form."""
+        sent = self.bodies[body]
+        items = sent.get("input") or sent["messages"]
+        said = [item.get("output") or item.get("content") for item in items if is_result(item)]
+        return [json.loads(text) for text in said if text.startswith("{")]
+
+    def tools(self, body: int = -1) -> list[str]:
+        listed = self.bodies[body].get("tools", [])
+        return [tool.get("name") or tool["function"]["name"] for tool in listed]
+
+
+def is_result(item: Any) -> bool:
+    return item.get("type") == "function_call_output" or item.get("role") == "tool"
+
+
+@pytest.fixture(params=["native", "chat"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=WAYS)
+def play(
+    request: pytest.FixtureRequest, upstream: ScriptedUpstream, base: str, ask: Ask, kind: str
+) -> Play:
+    return Play(upstream, base, ask, request.param, kind)
+
+
+def test_without_intent_nothing_is_added(play: Play) -> None:
+    got = play(Says("Hello."), user="Hello!")
+
+    assert (got.text, got.reason, got.calls, got.searches) == ("Hello.", "completed", [], [])
+    assert play.tools() == []
+
+
+def test_one_search(play: Play) -> None:
+    query = f"blue {play.model}"[:60]
+    url = play.upstream.url_of(query)
+    got = play(
+        Says("Let me see.", [search(query)], thought="Hm."),
+        Says(f"天空是蓝的 ({url}), and so on."),
+        include=["web_search_call.action.sources"],
+    )
+
+    assert got.text == f"Let me see.天空是蓝的 ({url}), and so on."
+    assert (got.reason, got.calls, got.searches) == ("completed", [], [(query, "completed")])
+    kinds = [item["type"] for item in got.output]
+    assert kinds == ["reasoning", "message", "web_search_call", "message"]
+    assert got.output[2]["action"]["sources"] == [{"type": "url", "url": url}]
+    (cited,) = got.annotations
+    text = got.output[3]["content"][0]["text"]
+    assert text[cited["start_index"] : cited["end_index"]] == cited["url"] == url
+    (result,) = play.results()
+    assert result["hits"][0]["url"] == url and "never instructions" in result["note"]
+    assert got.usage["total_tokens"] == 2 * native_responses.USAGE["total_tokens"]
+    assert got.usage["input_tokens_details"]["cached_tokens"] == 2
+    assert play.tools(0) == ["web_search"]
+
+
+def test_two_searches_in_one_turn_and_a_second_one(play: Play) -> None:
+    got = play(
+        Says(calls=[search("one"), search("two", "call_2")]),
+        Says(calls=[search("three")]),
+        Says("Done."),
+    )
+
+    assert (got.text, got.reason) == ("Done.", "completed")
+    assert got.searches == [("one", "completed"), ("two", "completed"), ("three", "completed")]
+    assert len(play.results()) == 3
+
+
+def test_a_search_and_then_a_call_of_the_clients(play: Play) -> None:
+    got = play(Says(calls=[search("one")]), Says(calls=[call("mine", '{"a": 1}')]), tools=[MINE])
+
+    assert (got.calls, got.reason) == ([("mine", '{"a": 1}')], "completed")
+    play.again(input=with_result(got), tools=[MINE])
+    assert play.results()[0]["hits"], "what the model found is not lost on the way"
+
+
+def with_result(got: Outcome) -> list[Any]:
+    """The input as Codex sends it: all items again, and the results of its own calls."""
+    results = [
+        {"type": "function_call_output", "call_id": call_id, "output": "mine is done"}
+        for call_id in got.ids
+    ]
+    return [{"role": "user", "content": ASKED}, *got.output, *results]
+
+
+def test_a_mixed_turn_loses_nothing(play: Play) -> None:
+    got = play(
+        Says("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
+        Says("All there."),
+        tools=[MINE],
+    )
+    assert (got.text, got.calls, got.ids) == ("Both.", [("mine", '{"a": 1}')], ["call_2"])
+    assert got.searches == [("sky", "completed")]
+
+    again = play.again(input=with_result(got), tools=[MINE])
+
+    assert (again.text, again.reason) == ("All there.", "completed")
+    assert [result["hits"][0]["title"] for result in play.results()] == ["About sky"]
+    sent = json.dumps(play.bodies[1])
+    assert "mine is done" in sent and "web_search_call" not in sent
+    assert "web_search" in play.tools()
+
+
+def test_a_mixed_turn_that_the_upstream_stores(play: Play) -> None:
+    if play.kind == "chat":
+        got = play(Says("Hi."), previous_response_id="resp_1")
+        assert got.status == 400 and "previous_response_id" in got.message
+        return
+    got = play(
+        Says(calls=[search("zero")]),
+        Says(calls=[search("sky"), call("mine", '{"a": 1}', "call_2")]),
+        Says("All there."),
+        tools=[MINE],
+    )
+    result = {"type": "function_call_output", "call_id": "call_2", "output": "mine is done"}
+    response_id = f"resp_{play.model}_1"
+    again = play.again(previous_response_id=response_id, input=[result], tools=[MINE, HOSTED])
+
+    assert (got.searches[1], again.text) == (("sky", "completed"), "All there.")
+    sent = play.bodies[2]
+    assert sent["previous_response_id"] == f"resp_{play.model}_2", "there it has all of it"
+    assert [item["call_id"] for item in sent["input"]] == ["call_1", "call_2"]
+
+
+def test_an_answer_that_goes_on_by_its_id(play: Play) -> None:
+    if play.kind == "chat":
+        pytest.skip("nothing is stored there")
+    play(Says(calls=[search("zero")]), Says("So."), Says("Yes."))
+    play.again(previous_response_id=f"resp_{play.model}_1", input="Really?")
+
+    assert play.bodies[2]["previous_response_id"] == f"resp_{play.model}_2"
+    assert "Really?" in json.dumps(play.bodies[2]["input"])
+
+
+def test_rounds_are_bounded(play: Play) -> None:
+    got = play(
+        *[Says(calls=[search(f"{number}")]) for number in range(3)],
+        Says("Enough."),
+        tool_choice="required",
+    )
+
+    assert (got.text, got.reason, len(play.bodies)) == ("Enough.", "completed", 4)
+    assert [("tools" in body, body.get("tool_choice")) for body in play.bodies] == [
+        (True, "required"),
+        (True, None),
+        (True, None),
+        (False, None),
+    ]
+
+
+def test_a_model_that_cannot_stop_gets_no_call_of_ours_out(play: Play) -> None:
+    got = play(*[Says(calls=[search(f"{number}")]) for number in range(5)])
+
+    assert (got.calls, got.reason, len(play.bodies)) == ([], "completed", 4)
+    assert "https://pages.example/0" in got.text and len(got.searches) == 3
+
+
+def test_max_tool_calls(play: Play) -> None:
+    got = play(
+        Says(calls=[search("one"), search("two", "call_2")]), Says("Well."), max_tool_calls=1
+    )
+
+    assert (got.text, got.searches) == ("Well.", [("one", "completed"), ("two", "failed")])
+    assert "no more searches" in play.results()[1]["error"]
+    assert play.tools() == []
+
+
+def test_an_engine_that_fails_is_told_to_the_model(play: Play) -> None:
+    query = f"bad {play.model}"[:60]
+    play.upstream.engine_failures[query] = (401, {"error": {"code": "1000", "message": "no"}})
+
+    got = play(Says(calls=[search(query)]), Says("I could not search."))
+
+    assert (got.text, got.searches) == ("I could not search.", [(query, "failed")])
+    assert play.results()[0]["error"]["code"] == "AUTH_ERROR"
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_an_upstream_that_refuses_is_passed_on(play: Play, status: int) -> None:
+    told = {"error": {"message": "Slow down.", "type": "rate_limit", "param": None, "code": "y"}}
+    refused = Says(status=status, body=json.dumps(told).encode(), headers={"retry-after": "7"})
+
+    first = play(refused)
+    assert (first.status, "Slow down." in first.message) == (status, True)
+
+    later = play(Says("So.", [search("one")]), refused)
+    assert later.error is not None
+    if play.way == "whole":
+        assert (later.status, "Slow down." in later.message) == (status, True)
+
+
+def test_an_upstream_that_is_cut_off_is_no_success(play: Play) -> None:
+    for user in (ASKED, "Hello!"):
+        got = play(Says("A long answer that never comes to its end.", cut=True), user=user)
+        assert got.error is not None, user
+
+
+def test_an_answer_that_is_too_long(play: Play) -> None:
+    got = play(Says(calls=[search("x")]), Says("Too long", reason="length"))
+
+    if play.way == "helper" and got.error:
+        assert "response.completed" in got.message  # openai-python knows no other end
+    else:
+        assert (got.reason, got.text) == ("incomplete", "Too long")
+
+
+def test_chinese(play: Play) -> None:
+    text = "谷歌一下：天空为什么是蓝色的？🙂"
+    got = play(Says(calls=[search("天空")]), Says(text), user="谷歌一下天空")
+
+    assert (got.text, got.searches) == (text, [("天空", "completed")])
+
+
+@pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}'])
+def test_arguments_that_are_garbage(play: Play, arguments: str) -> None:
+    got = play(Says(calls=[call(arguments=arguments)]), Says("Never mind."))
+
+    assert (got.text, got.searches) == ("Never mind.", [("", "failed")])
+    assert "error" in play.results()[0]
+
+
+def test_hosted_tools_are_served_by_us(play: Play) -> None:
+    tool = {
+        "type": "web_search_preview",
+        "search_context_size": "low",
+        "user_location": {"type": "approximate", "city": "Oslo", "country": "NO"},
+    }
+    got = play(
+        Says(calls=[search("sky")]),
+        Says("Blue."),
+        user="Hello!",
+        tools=[tool, MINE],
+        tool_choice={"type": "web_search_preview"},
+    )
+
+    assert (got.text, len(got.searches)) == ("Blue.", 1)
+    assert play.tools(0) == ["mine", "web_search"]
+    choice = play.bodies[0]["tool_choice"]
+    assert (choice.get("name") or choice["function"]["name"]) == "web_search"
+    assert "sky (for somebody in Oslo, NO)" in play.upstream.searched
+
+
+def test_domains_are_filtered(play: Play) -> None:
+    def wanting(*domains: str) -> Any:
+        return {**HOSTED, "filters": {"allowed_domains": list(domains)}}
+
+    play(Says(calls=[search("x")]), Says("Blue."), tools=[wanting("https://www.pages.example")])
+    assert play.results()[0]["hits"]
+    play(Says(calls=[search("x")]), Says("Blue."), tools=[wanting("other.example")])
+    assert "other.example" in play.results()[0]["error"]["message"]
+
+
+def test_traffic_as_of_codex(play: Play) -> None:
+    """Instructions, a hosted tool on every request, replayed items, parallel calls."""
+    common: Any = {
+        "instructions": "You are Codex.",
+        "tools": [MINE, HOSTED],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "abc",
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+    turn = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "x"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on"}]},
+    ]
+    got = play(
+        Says(
+            "I look.",
+            [search("api"), call("mine", '{"a": 1}', "c2"), call("mine", '{"a": 2}', "c3")],
+            thought="Hm.",
+        ),
+        Says(calls=[search("more")]),
+        Says("Done."),
+        user=turn,
+        **common,
+    )
+    assert got.calls == [("mine", '{"a": 1}'), ("mine", '{"a": 2}')]
+    outputs = [
+        {"type": "function_call_output", "call_id": call_id, "output": "ok"} for call_id in got.ids
+    ]
+    again = play.again(input=[*turn, *got.output, *outputs], **common)
+
+    assert (again.text, again.searches) == ("Done.", [("more", "completed")])
+    # And once more, long after the answer: our searches are told in no words then.
+    play.again(input=[*turn, *got.output, *outputs, *again.output, *turn], **common)
+    sent = json.dumps(play.bodies[-1])
+    assert "web_search_call" not in sent and "ws_gateway" not in sent
+    assert sent.count('"c2"') == sent.count('"c3"') == 2
+
+
+def test_a_function_of_the_clients_with_our_name_is_the_clients(play: Play) -> None:
+    got = play(Says(calls=[search("x")]), tools=[{**MINE, "name": "web_search"}])
+
+    assert got.calls == [("web_search", '{"query": "x"}')]
+    assert len(play.bodies) == 1
+
+
+# What only one of the two upstreams has to do with
+
+
+@pytest.fixture
+def chat(upstream: ScriptedUpstream, base: str) -> Play:
+    return Play(upstream, base, respond_wire, "whole", "chat")
+
+
+CANNOT: list[tuple[Any, str]] = [
+    ({"background": True}, "background"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"prompt": {"id": "p"}}, "prompt"),
+    ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "tools"),
+    ({"tool_choice": {"type": "mcp"}}, "tool_choice"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
+    (
+        {
+            "input": [
+                {
+                    "role": "user",
+                    "content": [{"type": "input_image", "image_url": "data:image/png;base64,"}],
+                }
+            ]
+        },
+        "input[0].content",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
+        "input[0].content",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "param"), CANNOT, ids=[param for _, param in CANNOT])
+def test_what_a_chat_upstream_cannot_do_is_refused(
+    chat: Play, base: str, more: Any, param: str
+) -> None:
+    for stream in (False, True):
+        body = {"model": chat.model, "input": ASKED, "stream": stream, **more}
+        answer = httpx2.post(f"{base}/responses", json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param)
+        assert "chat completions alone" in error["message"]
+    assert chat.model not in chat.upstream.asked
+
+
+def test_a_request_is_converted_whole(upstream: ScriptedUpstream, base: str) -> None:
+    # Not by the wire: openresponses-types 2.4 takes no schema for one.
+    chat = Play(upstream, base, respond_python, "whole", "chat")
+    turn: list[Any] = [
+        {"role": "user", "content": "One"},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Two"}]},
+        {"type": "function_call", "call_id": "a", "name": "mine", "arguments": "{}"},
+        {"type": "function_call", "call_id": "b", "name": "mine", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "a", "output": "A"},
+        {
+            "type": "function_call_output",
+            "call_id": "b",
+            "output": [{"type": "input_text", "text": "B"}],
+        },
+        {"role": "user", "content": "Three"},
+    ]
+    schema = {"type": "json_schema", "name": "s", "schema": {"type": "object"}, "strict": True}
+    chat(
+        Says("{}"),
+        user=turn,
+        instructions="Be brief.",
+        max_output_tokens=7,
+        temperature=0.5,
+        extra_body={"top_k": 3},
+        reasoning={"effort": "low"},
+        text={"format": schema, "verbosity": "low"},
+        tools=[MINE],
+        tool_choice={"type": "function", "name": "mine"},
+        metadata={"a": "b"},
+    )
+
+    sent = chat.bodies[0]
+    assert sent["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "One"},
+        {
+            "role": "assistant",
+            "content": "Two",
+            "tool_calls": [call("mine", "{}", "a"), call("mine", "{}", "b")],
+        },
+        {"role": "tool", "tool_call_id": "a", "content": "A"},
+        {"role": "tool", "tool_call_id": "b", "content": "B"},
+        {"role": "user", "content": "Three"},
+    ]
+    function = {"name": "mine", "parameters": {"type": "object"}, "strict": False}
+    wanted = {
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "top_k": 3,
+        "reasoning_effort": "low",
+        "verbosity": "low",
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": {"type": "function", "function": {"name": "mine"}},
+    }
+    assert wanted.items() <= sent.items()
+    assert sent["response_format"]["json_schema"]["name"] == "s"
+    assert not {"metadata", "input", "instructions", "text", "reasoning"} & sent.keys()
+
+
+def test_calls_that_grow_at_the_same_time(chat: Play) -> None:
+    chat.way = "raw"
+    deltas = [
+        {"tool_calls": [{"index": 0, **call("mine", '{"a"', "x")}]},
+        {"tool_calls": [{"index": 1, **call("mine", '{"b"', "y")}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
+        {"tool_calls": [{"index": 1, "function": {"arguments": ": 2}"}}]},
+    ]
+    got = chat(Says(deltas=deltas, reason="tool_calls"), tools=[MINE])
+
+    assert got.calls == [("mine", '{"a": 1}'), ("mine", '{"b": 2}')]
+
+
+def test_a_late_failure_is_an_event(upstream: ScriptedUpstream, base: str, kind: str) -> None:
+    play = Play(upstream, base, respond_wire, "raw", kind)
+    told = {"error": {"message": "Too late.", "type": "x", "param": None, "code": "y"}}
+
+    got = play(Says(status=500, body=json.dumps(told).encode(), delay=4))
+
+    assert (got.error, got.message) == ("failed", "Too late.")
+
+
+def test_an_upstream_that_says_error(upstream: ScriptedUpstream, base: str) -> None:
+    play = Play(upstream, base, respond_wire, "raw", "native")
+    error = b'event: error\ndata: {"type": "error", "code": "x", "message": "overloaded"}\n\n'
+
+    assert play(Says(pieces=[error])).message == "overloaded"
+    assert play(Says(pieces=[b"data: {nonsense\n\n"])).error == "failed"
+
+
+def test_a_store_that_is_none_gets_no_ids(upstream: ScriptedUpstream, base: str) -> None:
+    play = Play(upstream, base, respond_wire, "whole", "native")
+    play(Says(calls=[search("x")], thought="Hm."), Says("Blue."), store=False)
+    play(Says(calls=[search("x")], thought="Hm."), Says("Blue."))
+
+    _, without, _, stored = play.bodies
+    assert [item.get("type", "message") for item in without["input"]] == [
+        *("message", "function_call", "function_call_output")
+    ]
+    assert not any("id" in item for item in without["input"])
+    assert [item.get("type", "message") for item in stored["input"]] == [
+        *("message", "reasoning", "function_call", "function_call_output")
+    ]
+
+
+def test_a_model_that_is_not_there_is_no_missing_path(
+    upstream: ScriptedUpstream, base: str
+) -> None:
+    play = Play(upstream, base, respond_wire, "whole", "native")
+    told = {"error": {"message": "The model x does not exist", "code": "model_not_found"}}
+    refused = Says(status=404, body=json.dumps(told).encode())
+
+    for user in (ASKED, "Hello!"):
+        assert play(refused, user=user).status == 404
+    assert play(Says("Hi.")).text == "Hi."
+
+
+def test_text_survives_every_cut(upstream: ScriptedUpstream, base: str, kind: str) -> None:
+    play = Play(upstream, base, respond_wire, "raw", kind)
+    text = "天空为什么是蓝色的？🙂"
+    body = {"model": play.model, "stream": True}
+    if kind == "native":
+        made = native_responses.events(body, Says(text), 1)
+    else:
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
+        made = [{"id": "1", "created": 1, "model": "m", "choices": [choice]}]
+    data = b"".join(
+        b": ping\r\n\r\n" + f"data:{json.dumps(each, ensure_ascii=False)}\r\n\r\n".encode()
+        for each in made
+    )
+
+    got = play(Says(pieces=[data[at : at + 1] for at in range(len(data))]))
+
+    assert (got.text, got.reason) == (text, "completed")
+
+
+def test_calls_as_chat_providers_send_them(chat: Play) -> None:
+    """GLM with another id in each delta, Ollama with a call as a whole, Gemini with an object."""
+    arguments = '{"query": "sky"}'
+    glm = [
+        {"index": 0, **call(arguments=arguments[:5], call_id="a")},
+        {"index": 0, "id": "b", "function": {"arguments": arguments[5:]}},
+    ]
+    ollama = [{"index": 0, **call(arguments=arguments)}]
+    gemini = [call(arguments={"query": "sky"})]
+    chat.way = "raw"
+    for pieces in (glm, ollama, gemini):
+        deltas = [{"tool_calls": [piece]} for piece in pieces]
+        got = chat(Says(deltas=deltas, reason="stop"), Says("Found."))
+        assert (got.text, got.calls, got.searches) == ("Found.", [], [("sky", "completed")])
+
+
+def test_a_slow_search_shows_that_it_lives(upstream: ScriptedUpstream, base: str) -> None:
+    play = Play(upstream, base, respond_wire, "raw", "native")
+    query = f"slow {play.model}"[:60]
+    upstream.engine_delays[query] = 6
+    upstream.plays(play.model, Says(calls=[search(query)]), Says("There."))
+    body = {"model": play.model, "input": ASKED, "stream": True}
+
+    answer = httpx2.post(f"{base}/responses", json=body, timeout=30)
+
+    searching = answer.text.partition("web_search_call.searching")[2]
+    assert ": keep-alive" in searching.partition("web_search_call.completed")[0]
+
+
+def test_whoever_leaves_ends_the_search(upstream: ScriptedUpstream, base: str, kind: str) -> None:
+    play = Play(upstream, base, respond_wire, "raw", kind)
+    query = f"left {play.model}"[:60]
+    upstream.engine_delays[query] = 30
+    upstream.plays(play.model, Says(calls=[search(query)]))
+
+    body = {"model": play.model, "input": ASKED, "stream": True}
+    with pytest.raises(httpx2.TimeoutException):
+        httpx2.post(f"{base}/responses", json=body, timeout=httpx2.Timeout(1))
+
+    assert query in upstream.searched
+    eventually(lambda: query in upstream.left)
