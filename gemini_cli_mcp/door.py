@@ -6,17 +6,25 @@ its requests carry the page's origin, or the name that an evil resolver pointed 
 
 import hashlib
 import ipaddress
+import logging
+import re
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.text import one_line
+
+logger = logging.getLogger(__name__)
 
 TOKENS = "GEMINI_MCP_HTTP_TOKENS"
-SHORTEST_TOKEN = 8
+SHORTEST_GOOD_TOKEN = 16
+APPS = ("app", "file", "tauri", "vscode-webview", "vscode-file")
+"""Schemes of applications on this machine, which are no pages of somebody else's."""
 ANYONE = "anyone"
 """The owner of what comes in where there are no tokens."""
 
@@ -28,12 +36,26 @@ def tokens_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The tokens that the environment holds."""
     found = [token.strip() for token in environ.get(TOKENS, "").split(",") if token.strip()]
     for number, token in enumerate(found, 1):
-        if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-            raise ConfigError(
-                f"{TOKENS}: token {number} should be {SHORTEST_TOKEN} or more printable "
-                "ASCII characters."
-            )
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise ConfigError(f"{TOKENS}: token {number} should be printable ASCII without spaces.")
+        if len(token) < SHORTEST_GOOD_TOKEN:
+            logger.warning("%s: token %d is short enough to be guessed", TOKENS, number)
     return tuple(found)
+
+
+def owner_of(token: str) -> str:
+    """The name of whoever has this token."""
+    return hashlib.sha256(token.encode("latin-1")).hexdigest()[:16]
+
+
+def checked_names(names: Sequence[str]) -> None:
+    """Refuse names for `--allowed-host` that no client could send as its `Host`."""
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"--allowed-host {name}: should be a name or an address, with a port or without, "
+                "such as mcp.example.com or [2001:db8::1]:8000."
+            )
 
 
 def checked_host(host: str, tokens: Sequence[str]) -> None:
@@ -43,6 +65,9 @@ def checked_host(host: str, tokens: Sequence[str]) -> None:
             f"--host {host} can be reached from other machines, so {TOKENS} must be set: "
             "comma-separated tokens, one for each client. Without any, 127.0.0.1 it is."
         )
+
+
+_NAME = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?", re.ASCII)
 
 
 def is_loopback(host: str) -> bool:
@@ -57,9 +82,19 @@ class Door:
     """In front of an application: whoever comes through has an owner's name in its scope."""
 
     def __init__(
-        self, app: ASGIApp, tokens: Sequence[str], refusal: Refusal, open_paths: Sequence[str] = ()
+        self,
+        app: ASGIApp,
+        tokens: Sequence[str],
+        refusal: Refusal,
+        *,
+        open_paths: Sequence[str] = (),
+        hosts: Sequence[str] | None = None,
     ) -> None:
+        """`hosts` are names that we have beside this machine's; None: with tokens, any."""
         self._app = app
+        self._hosts = (
+            None if hosts is None and tokens else {_host(f"//{host}") for host in hosts or ()}
+        )
         self._tokens = [token.encode() for token in tokens]
         self._refusal = refusal
         self._open_paths = open_paths
@@ -69,7 +104,8 @@ class Door:
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        refused = self._stranger(headers)
+        raw = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+        refused = self._stranger(headers, raw)
         if not refused and scope["path"] not in self._open_paths:
             scope["owner"] = self._owner(headers.get(b"authorization", ""))
             if not scope["owner"]:
@@ -90,26 +126,29 @@ class Door:
         fits = [secrets.compare_digest(token, known) for known in self._tokens]
         if scheme.lower() != "bearer" or not any(fits):
             return None
-        return hashlib.sha256(token).hexdigest()[:16]
+        return owner_of(given.strip())
 
-    def _stranger(self, headers: Mapping[bytes, str]) -> Response | None:
-        """What a web page of somebody else's gets; a token is proof that it is none."""
-        if self._tokens:
+    def _stranger(self, headers: Mapping[bytes, str], origins: Sequence[str]) -> Response | None:
+        """What a web page of somebody else's gets."""
+        if self._hosts is None:
             return None
-        if not is_loopback(_host(f"//{headers.get(b'host', '')}")):
-            return self._refusal(403, "This address is not ours.", "host_not_allowed")
-        origin = headers.get(b"origin")
-        if origin is not None and not _is_local(origin):
-            return self._refusal(403, "Web pages may not call this.", "origin_not_allowed")
+        name = headers.get(b"host", "")
+        if not _NAME.fullmatch(name) or not self._knows(_host(f"//{name}")):
+            said = "This server is not known by that name; --allowed-host tells it others."
+            return self._refusal(421, said, "host_not_allowed")
+        if not all(self._trusts(origin) for origin in origins):
+            return self._refusal(403, "Pages of this origin may not call.", "origin_not_allowed")
         return None
 
+    def _knows(self, host: str) -> bool:
+        return is_loopback(host) or host in (self._hosts or ())
 
-def _is_local(origin: str) -> bool:
-    """A page of this machine, or an application: their origins have schemes of their own."""
-    if origin == "null":
-        return False
-    scheme = origin.partition(":")[0].lower()
-    return scheme not in ("http", "https") or is_loopback(_host(origin))
+    def _trusts(self, origin: str) -> bool:
+        """A page of ours, or an application: their origins have schemes of their own."""
+        scheme, slashes, _ = origin.lower().partition("://")
+        if scheme in ("http", "https"):
+            return bool(slashes) and self._knows(_host(origin))
+        return bool(slashes) and scheme in APPS
 
 
 def _host(address: str) -> str:
@@ -117,3 +156,36 @@ def _host(address: str) -> str:
         return urlsplit(address).hostname or ""
     except ValueError:
         return ""
+
+
+class AccessLog:
+    """A line for every request: who asked for what, what came of it, and how long that took.
+
+    Neither queries nor headers nor bodies are in it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin = time.monotonic()
+        status = 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        finally:
+            seconds = time.monotonic() - begin
+            path = one_line(scope["path"], 100)
+            owner = scope.get("owner") or "nobody"
+            said = "%s %s: %s for %s in %.2f s"
+            outcome = status or "left"
+            logger.info(said, scope["method"], path, outcome, owner, seconds)

@@ -52,7 +52,7 @@ def response(body: Any, number: int, **more: object) -> Any:
     }
 
 
-def events(body: Any, says: "Says", number: int) -> list[Any]:
+def events(body: Any, says: "Says", number: int) -> list[Any]:  # noqa: C901 - one after another
     """All events of one response; the last one holds it."""
     made: list[Any] = []
     output: list[Any] = []
@@ -103,8 +103,13 @@ def events(body: Any, says: "Says", number: int) -> list[Any]:
             tell("function_call_arguments.delta", **place, delta=piece)
         tell("function_call_arguments.done", **place, arguments=arguments)
         close(item, arguments=arguments)
-    status = "incomplete" if says.reason == "length" else "completed"
+    for whole_item in says.items:
+        tell("output_item.added", output_index=len(output), item=whole_item)
+        close(whole_item)
+    status = "incomplete" if says.reason == "length" else says.status_at_end or "completed"
     done: Any = {"output": output, "status": status, "usage": USAGE}
+    if status == "failed":
+        done["error"] = {"code": "server_error", "message": "It broke."}
     if status == "incomplete":
         done["incomplete_details"] = {"reason": "max_output_tokens"}
     else:

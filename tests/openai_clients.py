@@ -1,6 +1,7 @@
 """Clients of the OpenAI API, all asked in one way: both SDKs, and a strict reader of the wire."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Generator
@@ -18,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from gemini_cli_mcp.models import as_object
 from tests.responses_order import Order
+from tests.scripted_upstream import ScriptedUpstream
 from tests.support import ROOT
 from tests.test_clients import node
 
@@ -339,6 +341,20 @@ def _known_to_openresponses(event: Any) -> Any:
     if str(as_object(response["tool_choice"]).get("type")).startswith("web_search"):
         response["tool_choice"] = "required"
     return {**event, "response": response}
+
+
+def environment(folder: Path, upstream: ScriptedUpstream, **gateway: object) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "GEMINI_MCP_CONFIG_DIR": str(folder / "config"),
+        "GEMINI_MCP_WEB_SEARCH": str(
+            write_engines(folder / "engines.json", upstream.address, **gateway)
+        ),
+        "UPSTREAM_SECRET": "upstream-key",
+        "ZAI_API_KEY": "engine-key",
+        "GEMINI_MCP_WARM": "0",
+    }
 
 
 def write_engines(path: Path, upstream: str, **gateway: object) -> Path:

@@ -40,6 +40,10 @@ class Says:
 
     text: str | None = None
     calls: list[Any] = field(default_factory=list[Any])
+    items: list[Any] = field(default_factory=list[Any])
+    """More items of a response, whole."""
+    status_at_end: str = ""
+    """How a response ends, if not well."""
     thought: str = ""
     """What it thinks before it speaks."""
     reason: str | None = None
@@ -74,6 +78,7 @@ class ScriptedUpstream:
         """The bodies of all requests, byte for byte."""
         self.paths: list[str] = []
         self.searched: list[str] = []
+        self.counts: list[int] = []
         self.engine_delays: dict[str, float] = {}
         self.engine_failures: dict[str, tuple[int, Any]] = {}
         self.left: list[str] = []
@@ -143,6 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _search(self, body: Any) -> None:
         query = body["search_query"]
+        self.script.counts.append(body["count"])
         self.script.searched.append(query)
         self._wait(self.script.engine_delays.get(query, 0))
         if query in self.script.engine_failures:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -169,6 +170,14 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10) -> None
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.02)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """The same where nothing else has to go on meanwhile."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come true"
+        time.sleep(0.02)
 
 
 def command(*arguments: str) -> list[str]:

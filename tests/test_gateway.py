@@ -1,9 +1,6 @@
 """The gateway in front of a scripted upstream, asked by real clients."""
 
 import json
-import os
-from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -11,62 +8,23 @@ import httpx2
 import pytest
 
 from tests.openai_clients import (
-    NODE_SDK,
     WAYS,
     Ask,
     NodeClient,
     Outcome,
     ask_python,
     ask_wire,
-    running_gateway,
-    write_engines,
 )
 from tests.scripted_upstream import (
     USAGE,
     Says,
     ScriptedUpstream,
     call,
-    scripted_upstream,
     search,
 )
 
 MINE = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
 ASKED = "Search the web for the blue sky"
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Generator[ScriptedUpstream]:
-    with scripted_upstream() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(environment(folder, upstream)) as address:
-        yield address
-
-
-def environment(folder: Path, upstream: ScriptedUpstream, **gateway: object) -> dict[str, str]:
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "GEMINI_MCP_CONFIG_DIR": str(folder / "config"),
-        "GEMINI_MCP_WEB_SEARCH": str(
-            write_engines(folder / "engines.json", upstream.address, **gateway)
-        ),
-        "UPSTREAM_SECRET": "upstream-key",
-        "ZAI_API_KEY": "engine-key",
-        "GEMINI_MCP_WARM": "0",
-    }
-
-
-@pytest.fixture(scope="module")
-def node_client() -> Generator[NodeClient | None]:
-    client = NodeClient() if NODE_SDK.exists() else None
-    yield client
-    if client:
-        client.close()
 
 
 @pytest.fixture(params=["openai-python", "openai-node", "the wire"])
@@ -436,6 +394,9 @@ def test_streams_that_fail_with_a_good_face(wire: Play) -> None:
     oom = b'data: {"object": "error", "message": "CUDA OOM"}\n\n'
     assert "CUDA OOM" in wire(Says(pieces=[oom, END])).message
     assert wire(Says(pieces=[chunk({"content": "Half a"}), END])).error
+    half = [{"index": 0, **call("mine", '{"path": "/tm')}]
+    assert wire(Says(pieces=[chunk({"tool_calls": half})])).error
+    assert wire(Says(pieces=[chunk({"tool_calls": half}), END])).error
     words = b'data: {"error": "model crashed"}\n\n'
     assert "model crashed" in wire(Says(pieces=[words])).message
 

@@ -10,27 +10,21 @@ import pytest
 
 from tests import native_responses
 from tests.openai_clients import (
-    NODE_SDK,
     WAYS,
     Ask,
     NodeClient,
     Outcome,
+    environment,
     respond_python,
     respond_wire,
     running_gateway,
 )
-from tests.scripted_upstream import Says, ScriptedUpstream, call, scripted_upstream, search
-from tests.test_gateway import ASKED, environment
-from tests.test_gateway_edges import eventually
+from tests.scripted_upstream import Says, ScriptedUpstream, call, search
+from tests.support import wait_until
+from tests.test_gateway import ASKED
 
 MINE = {"type": "function", "name": "mine", "parameters": {"type": "object"}, "strict": False}
 HOSTED = {"type": "web_search"}
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Generator[ScriptedUpstream]:
-    with scripted_upstream() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +40,6 @@ def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -
     ]
     with running_gateway(environment(folder, upstream, upstreams=upstreams)) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def node_client() -> Generator[NodeClient | None]:
-    client = NodeClient() if NODE_SDK.exists() else None
-    yield client
-    if client:
-        client.close()
 
 
 @pytest.fixture(params=["openai-python", "openai-node", "the wire"])
@@ -212,12 +198,13 @@ def test_a_mixed_turn_that_the_upstream_stores(play: Play) -> None:
     )
     result = {"type": "function_call_output", "call_id": "call_2", "output": "mine is done"}
     response_id = f"resp_{play.model}_1"
-    again = play.again(previous_response_id=response_id, input=[result], tools=[MINE, HOSTED])
+    again = play.again(previous_response_id=response_id, input=[result], tools=[MINE])
 
     assert (got.searches[1], again.text) == (("sky", "completed"), "All there.")
     sent = play.bodies[2]
     assert sent["previous_response_id"] == f"resp_{play.model}_2", "there it has all of it"
     assert [item["call_id"] for item in sent["input"]] == ["call_1", "call_2"]
+    assert play.tools() == ["mine", "web_search"], "the chain goes on"
 
 
 def test_an_answer_that_goes_on_by_its_id(play: Play) -> None:
@@ -336,6 +323,7 @@ def test_hosted_tools_are_served_by_us(play: Play) -> None:
     choice = play.bodies[0]["tool_choice"]
     assert (choice.get("name") or choice["function"]["name"]) == "web_search"
     assert "sky (for somebody in Oslo, NO)" in play.upstream.searched
+    assert play.upstream.counts[-1] == 5
 
 
 def test_domains_are_filtered(play: Play) -> None:
@@ -379,8 +367,16 @@ def test_traffic_as_of_codex(play: Play) -> None:
     outputs = [
         {"type": "function_call_output", "call_id": call_id, "output": "ok"} for call_id in got.ids
     ]
-    again = play.again(input=[*turn, *got.output, *outputs], **common)
+    # Codex sends no ids of searches back.
+    replayed = [
+        {name: value for name, value in item.items() if name != "id"}
+        if item["type"] == "web_search_call"
+        else item
+        for item in got.output
+    ]
+    again = play.again(input=[*turn, *replayed, *outputs], **common)
 
+    assert play.results(1)[0]["hits"][0]["title"] == "About api"
     assert (again.text, again.searches) == ("Done.", [("more", "completed")])
     # And once more, long after the answer: our searches are told in no words then.
     play.again(input=[*turn, *got.output, *outputs, *again.output, *turn], **common)
@@ -405,6 +401,11 @@ def chat(upstream: ScriptedUpstream, base: str) -> Play:
 
 
 CANNOT: list[tuple[Any, str]] = [
+    ({"input": 5}, "input"),
+    ({"input": ["hello"]}, "input[0]"),
+    ({"input": [{"role": "user", "content": 7}]}, "input[0].content"),
+    ({"text": {"format": {"type": "grammar"}}}, "text.format"),
+    ({"top_logprobs": 3}, "top_logprobs"),
     ({"background": True}, "background"),
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"conversation": "conv_1"}, "conversation"),
@@ -619,4 +620,160 @@ def test_whoever_leaves_ends_the_search(upstream: ScriptedUpstream, base: str, k
         httpx2.post(f"{base}/responses", json=body, timeout=httpx2.Timeout(1))
 
     assert query in upstream.searched
-    eventually(lambda: query in upstream.left)
+    wait_until(lambda: query in upstream.left)
+
+
+@pytest.fixture
+def native(upstream: ScriptedUpstream, base: str) -> Play:
+    return Play(upstream, base, respond_wire, "raw", "native")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "custom_tool_call", "id": "x", "call_id": "c9", "name": "code", "input": "1"},
+        {"type": "function_call", "id": "x", "call_id": "c9", "name": "mine", "arguments": "{}"},
+        {
+            "type": "mcp_approval_request",
+            "id": "x",
+            "name": "n",
+            "arguments": "{}",
+            "server_label": "s",
+        },
+    ],
+    ids=lambda item: item["type"],
+)
+def test_whatever_a_client_has_to_do_is_not_run_over(native: Play, base: str, item: Any) -> None:
+    native.upstream.plays(native.model, Says(calls=[search("sky")], items=[item]), Says("Done."))
+    body = {"model": native.model, "input": ASKED}
+    first = httpx2.post(f"{base}/responses", json=body).json()
+    assert [each["type"] for each in first["output"]] == ["web_search_call", item["type"]]
+
+    replayed = [{"role": "user", "content": ASKED}, *first["output"]]
+    httpx2.post(f"{base}/responses", json={**body, "input": replayed})
+    assert native.results()[0]["hits"]
+
+
+@pytest.mark.parametrize("status", ["failed", "incomplete"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_round_that_fails_is_the_end(native: Play, status: str, way: str) -> None:
+    native.way = way
+    got = native(Says(calls=[search("sky")], status_at_end=status), Says("Fine."))
+
+    assert len(native.bodies) == 1
+    assert (got.message if status == "failed" else got.reason) in ("It broke.", "incomplete")
+
+
+def test_calls_at_the_limit_are_answered_at_the_upstream(native: Play) -> None:
+    rounds = [Says(calls=[search(f"{number}")]) for number in range(3)]
+    mixed = Says(calls=[search("9", "call_w"), call("mine", "{}", "call_2")])
+    native(*rounds, mixed, Says("Done."), tools=[MINE])
+    result = {"type": "function_call_output", "call_id": "call_2", "output": "x"}
+    previous = f"resp_{native.model}_1"
+    native.again(previous_response_id=previous, input=[result], tools=[MINE])
+
+    assert [item["call_id"] for item in native.bodies[-1]["input"]] == ["call_w", "call_2"]
+
+
+def test_a_conversation_that_the_upstream_holds(native: Play) -> None:
+    mixed = Says(calls=[search("sky"), call("mine", "{}", "call_2")])
+    native(Says(calls=[search("zero", "call_0")]), mixed, Says("Done."), conversation="conv_1")
+    result = {"type": "function_call_output", "call_id": "call_2", "output": "x"}
+    got = native.again(conversation="conv_1", input=[result])
+
+    inputs = [[item.get("call_id") for item in body["input"]] for body in native.bodies]
+    assert inputs == [[None], ["call_0"], ["call_1", "call_2"]]
+    assert got.text == "Done."
+
+
+def test_a_native_stream_that_is_none(native: Play) -> None:
+    events = native_responses.events({"model": "m"}, Says(calls=[search("x")]), 1)
+    whole = json.dumps(events[-1]["response"]).encode()
+
+    got = native(Says(body=whole), Says("Found."))
+
+    assert (got.text, got.searches) == ("Found.", [("x", "completed")])
+
+
+def test_events_that_tell_less_than_they_should(native: Play) -> None:
+    events = native_responses.events({"model": "m"}, Says("Hi.", [call("mine", "{}")]), 1)
+    end = f"data: {json.dumps(events[-1])}\n\n".encode()
+
+    got = native(Says(pieces=[end]), tools=[MINE])
+
+    assert (got.text, got.calls) == ("Hi.", [("mine", "{}")])
+
+
+def test_equal_ids_in_one_turn(native: Play) -> None:
+    got = native(Says(calls=[search("one", "same"), search("two", "same")]), Says("Both."))
+
+    assert got.searches == [("one", "completed"), ("two", "completed")]
+
+
+def test_annotations_of_the_upstreams_own_keep_their_numbers(native: Play) -> None:
+    url = native.upstream.url_of("sky")
+    made = native_responses.events({"model": "m"}, Says(f"See {url}"), 2)
+    own = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1}
+    at = next(n for n, each in enumerate(made) if each["type"] == "response.output_text.done")
+    place = {name: made[at][name] for name in ("item_id", "output_index", "content_index")}
+    told = {"type": "response.output_text.annotation.added", "sequence_number": 0, **place}
+    made.insert(at, {**told, "annotation_index": 0, "annotation": own})
+    for each in made[at + 2 :]:
+        parts = [each.get("part"), *each.get("item", {}).get("content", [])]
+        for part in parts:
+            if part:
+                part["annotations"] = [own]
+    pieces = [f"data: {json.dumps(each)}\n\n".encode() for each in made]
+
+    got = native(Says(calls=[search("sky")]), Says(pieces=pieces))
+
+    assert [cited["url"] for cited in got.annotations] == ["u", url]
+
+
+def test_a_model_that_only_announces_gets_an_answer_too(
+    upstream: ScriptedUpstream, base: str, kind: str
+) -> None:
+    play = Play(upstream, base, respond_wire, "raw", kind)
+    announced = [Says("Let me look.", [search(f"{number}")]) for number in range(3)]
+
+    got = play(*announced, Says(calls=[search("9")]))
+
+    assert "https://pages.example/0" in got.output[-1]["content"][0]["text"]
+
+
+def test_what_is_not_found_there_is_no_missing_path(native: Play) -> None:
+    told = {"error": {"message": "Conversation with id 'conv_x' not found.", "code": None}}
+    refused = Says(status=404, body=json.dumps(told).encode())
+
+    for user in (ASKED, "Hello!"):
+        got = native(refused, user=user)
+        assert (got.status, got.message) == (404, told["error"]["message"])
+    assert native(Says("Hi."), previous_response_id="resp_1").text == "Hi."
+
+
+def test_a_refusal_is_one(chat: Play, base: str) -> None:
+    body = {"model": chat.model, "input": ASKED}
+    chat.upstream.plays(chat.model, Says(extra={"refusal": "No."}))
+    whole = httpx2.post(f"{base}/responses", json=body).json()
+    assert whole["output"][0]["content"] == [{"type": "refusal", "refusal": "No."}]
+    chat.upstream.plays(chat.model, Says(deltas=[{"refusal": "N"}, {"refusal": "o."}]))
+    stream = httpx2.post(f"{base}/responses", json={**body, "stream": True})
+    assert "response.refusal.done" in stream.text and '"refusal": "No."' in stream.text
+
+
+def test_words_between_calls(chat: Play) -> None:
+    chat(
+        Says("Hi."),
+        user=[
+            {"role": "user", "content": "Go"},
+            {"type": "function_call", "call_id": "a", "name": "mine", "arguments": "{}"},
+            {"role": "assistant", "content": "between"},
+            {"type": "function_call", "call_id": "b", "name": "mine", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "A"},
+            {"type": "function_call_output", "call_id": "b", "output": "B"},
+        ],
+    )
+
+    roles = [message["role"] for message in chat.bodies[0]["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool"]
+    assert chat.bodies[0]["messages"][1]["content"] == "between"

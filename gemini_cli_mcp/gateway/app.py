@@ -12,7 +12,7 @@ import anyio
 import httpx2
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -32,6 +32,7 @@ from gemini_cli_mcp.gateway.responses import Responses, knows_no_responses
 from gemini_cli_mcp.gateway.rounds import PATH, parsed
 from gemini_cli_mcp.gateway.searches import Search, Searches
 from gemini_cli_mcp.gateway.wishes import Wishes
+from gemini_cli_mcp.hosting import NoBody, body_of
 from gemini_cli_mcp.models import Object, as_list, as_object
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.upstreams import Upstream, Upstreams
@@ -64,6 +65,8 @@ class App:
         self._search = search
         self._turns = ParkedTurns()
         self._responses = ParkedResponses()
+        self._native: set[str] = set()
+        """Upstreams that have answered with a response."""
         self._chat_only: dict[str, float] = {}
         """When an upstream turned out to know no responses."""
         self._client: httpx2.AsyncClient | None = None
@@ -145,12 +148,15 @@ class App:
         asked = await self._asked(request)
         if isinstance(asked, Response):
             return asked
-        completed = self._responses.completed(asked.owner, asked.body)
+        completed, goes_on = self._responses.completed(asked.owner, asked.body)
+        previous = asked.body.get("previous_response_id")
         if completed is not asked.body:
             asked.change(completed)
-        engines = self._injection(asked.body)
+        engines = self._injection(asked.body, goes_on=goes_on)
         searches = self._searches(asked.body, engines or self._engines)
-        answer = Responses(asked.line, asked.body, engines, searches, asked.owner, self._responses)
+        answer = Responses(
+            asked.line, asked.body, engines, searches, asked.owner, self._responses, previous
+        )
         if engines is None:
             return Attended(lambda outlet: self._pass_response(asked, answer, outlet))
         return Attended(lambda outlet: self._answer(asked, answer, outlet))
@@ -159,10 +165,12 @@ class App:
         """Byte for byte, if the upstream knows responses at all."""
         if self._speaks_responses(asked.line.upstream):
             try:
-                await _passed("POST", asked.line, RESPONSES, outlet, asked.content)
+                known = asked.line.upstream.id in self._native
+                await _passed("POST", asked.line, RESPONSES, outlet, asked.content, as_it_is=known)
             except Refused as error:
                 self._learn(asked.line.upstream, error)
             else:
+                self._native.add(asked.line.upstream.id)
                 return
         await self._answer(asked, answer, outlet)
 
@@ -176,6 +184,7 @@ class App:
                 except Refused as error:
                     self._learn(asked.line.upstream, error)
                 else:
+                    self._native.add(asked.line.upstream.id)
                     return
             await answer.converted(outlet)
 
@@ -186,15 +195,19 @@ class App:
 
     def _learn(self, upstream: Upstream, error: Refused) -> None:
         """Remember that an upstream knows no responses; any other refusal stays one."""
-        if upstream.responses or not knows_no_responses(error):
+        known = upstream.responses or upstream.id in self._native
+        if known or not knows_no_responses(error):
             raise error
         self._chat_only[upstream.id] = time.monotonic()
 
     async def _asked(self, request: Request) -> "Asked | Response":
         """What a client sent, and where it goes; or why it does not."""
-        content = await _content(request)
-        if isinstance(content, Response):
-            return content
+        if request.headers.get("content-encoding", "identity") != "identity":
+            return refusal(415, "The body must not be compressed.", "unsupported_encoding")
+        try:
+            content = await body_of(request.receive, LARGEST_BODY, SLOWEST_BODY)
+        except NoBody as why:
+            return refusal(why.status, why.message, why.code)
         body = _object(content)
         if body is None:
             return refusal(400, "The body must be a JSON object.", "invalid_body")
@@ -204,8 +217,9 @@ class App:
         line = self._line(upstream, request)
         return Asked(line, str(request.scope["owner"]), body, content)
 
-    def _injection(self, body: Object) -> Engines | None:
-        return injection(body, self._engines, self._engines.gateway.match_mode)
+    def _injection(self, body: Object, *, goes_on: bool = False) -> Engines | None:
+        mode = self._engines.gateway.match_mode
+        return injection(body, self._engines, mode, goes_on=goes_on)
 
     def _speaks_responses(self, upstream: Upstream) -> bool:
         if upstream.responses is not None:
@@ -300,36 +314,24 @@ async def _answered(work: Work, outlet: Outlet) -> None:
 
 
 async def _passed(
-    method: str, line: Line, path: str, outlet: Outlet, content: bytes | None = None
+    method: str,
+    line: Line,
+    path: str,
+    outlet: Outlet,
+    content: bytes | None = None,
+    *,
+    as_it_is: bool = True,
 ) -> None:
-    """A request and its answer, byte for byte; Refused if there is no such path."""
-    encodings = (b"accept-encoding", line.header(b"accept-encoding") or b"identity")
+    """A request and its answer, byte for byte; or else Refused if there is no such path."""
+    wanted = line.header(b"accept-encoding") if as_it_is else None
+    encodings = (b"accept-encoding", wanted or b"identity")
     async with line.relay(method, path, content, encodings) as response:
-        if response.status_code in (404, 405, 501):
+        if response.status_code in (404, 405, 501) and not as_it_is:
             raise await refused(response)
         await outlet.start(response.status_code, headers_of(response))
         async for chunk in response.aiter_raw():
             await outlet.write(chunk)
     await outlet.end()
-
-
-async def _content(request: Request) -> bytes | Response:
-    """The body of a request, or why it is not taken."""
-    if request.headers.get("content-encoding", "identity") != "identity":
-        return refusal(415, "The body must not be compressed.", "unsupported_encoding")
-    taken = bytearray()
-    try:
-        with anyio.fail_after(SLOWEST_BODY):
-            async for chunk in request.stream():
-                taken += chunk
-                if len(taken) > LARGEST_BODY:
-                    most = f"{LARGEST_BODY >> 20} MiB"
-                    return refusal(413, f"The body must be at most {most}.", "body_too_large")
-    except TimeoutError:
-        return refusal(408, "The body did not come in time.", "timeout")
-    except ClientDisconnect:
-        return Response(status_code=499)
-    return bytes(taken)
 
 
 def _object(content: bytes) -> Object | None:

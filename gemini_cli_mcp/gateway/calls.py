@@ -34,6 +34,15 @@ class Call:
     def is_ours(self) -> bool:
         return self.hides and self.name == NAME and self.kind == "function"
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its arguments have come to an end."""
+        try:
+            json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            return self.kind == "custom"
+        return True
+
     def as_message(self) -> Object:
         """As it stands in an assistant message."""
         said = {"name": self.name, **self.piece(self.arguments)}
@@ -130,13 +139,8 @@ def _named(delta: Object) -> bool:
 def _begins_another(delta: Object, call: Call) -> bool:
     """Whether an upstream gave the number of one call to the next."""
     given = str(delta.get("id") or "")
-    if not _named(delta) or not given or given == call.id or not call.arguments:
-        return False
-    try:
-        json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    renamed = _named(delta) and given and given != call.id
+    return bool(renamed and call.arguments and call.is_whole)
 
 
 def _is_theirs(call: Call) -> bool:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from secrets import token_hex
+from typing import cast
 
 from gemini_cli_mcp.gateway.calls import Call
 from gemini_cli_mcp.gateway.injection import is_hosted
@@ -48,8 +49,9 @@ def as_chat(request: Object) -> Object:
     for name in _STORED:
         if request.get(name) is not None:
             raise Unsupported(f"`{name}` needs responses that are stored", name)
-    if request.get("background"):
-        raise Unsupported("`background` is not possible", "background")
+    for name in ("background", "top_logprobs"):
+        if request.get(name):
+            raise Unsupported(f"`{name}` is not possible", name)
     text = as_object(request.get("text"))
     converted: Object = {
         "messages": _messages(request),
@@ -72,7 +74,11 @@ def _messages(request: Object) -> list[Object]:
     given = request.get("input")
     if isinstance(given, str):
         return [*messages, {"role": "user", "content": given}]
-    for place, item in enumerate(map(as_object, as_list(given))):
+    if not isinstance(given, list) or not given:
+        raise Unsupported("`input` must be a text or a list of items", "input")
+    for place, item in enumerate(map(as_object, as_list(request["input"]))):
+        if not item:
+            raise Unsupported("An item must be an object", f"input[{place}]")
         _add(messages, item, f"input[{place}]")
     return messages
 
@@ -81,7 +87,12 @@ def _add(messages: list[Object], item: Object, place: str) -> None:
     kind = item.get("type") or "message"
     if kind == "message":
         role = _ROLES.get(str(item.get("role")), "user")
-        messages.append({"role": role, "content": _text(item.get("content"), f"{place}.content")})
+        text = _text(item.get("content"), f"{place}.content")
+        last = messages[-1] if messages else {}
+        if role == "assistant" and last.get("tool_calls"):  # its results are still to come
+            last["content"] = "\n\n".join(filter(None, [last["content"], text]))
+        else:
+            messages.append({"role": role, "content": text})
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": str(item.get("arguments") or "")}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
@@ -100,8 +111,10 @@ def _add(messages: list[Object], item: Object, place: str) -> None:
 def _text(content: object, place: str) -> str:
     if isinstance(content, str):
         return content
+    if not isinstance(content, list):
+        raise Unsupported("Content must be a text or a list of parts", place)
     texts: list[str] = []
-    for part in map(as_object, as_list(content)):
+    for part in map(as_object, cast("list[object]", content)):
         if part.get("type") not in (*_TEXTS, "refusal"):
             raise Unsupported(f"Content of the type `{part.get('type')}` is not possible", place)
         texts.append(str(part.get("text") or part.get("refusal") or ""))
@@ -132,6 +145,8 @@ def _format(kind: Object) -> Object | None:
     if kind.get("type") == "json_schema":
         schema = {name: value for name, value in kind.items() if name != "type"}
         return {"type": "json_schema", "json_schema": schema}
+    if kind.get("type") not in (None, "text", "json_object"):
+        raise Unsupported(f"A format of the type `{kind['type']}` is not possible", "text.format")
     return kind if kind.get("type") == "json_object" else None
 
 
@@ -145,6 +160,8 @@ class Converted:
         self._outlet = outlet
         self._place: int | None = None
         """Of the item that grows."""
+        self._refusal: int | None = None
+        """Of the message that refuses."""
         self._calls: dict[int, int] = {}
         """The places of the client's calls in this round, by their numbers."""
 
@@ -162,7 +179,7 @@ class Converted:
         if text := delta.get("content"):
             await self._grow("message", str(text))
         if refusal := delta.get("refusal"):
-            await self._grow("message", str(refusal))
+            await self._refuse(str(refusal))
         for call in map(as_object, as_list(delta.get("tool_calls"))):
             await self._call(call)
 
@@ -176,7 +193,7 @@ class Converted:
     async def end(self, last: Round, usage: Object) -> Object:
         """The whole response."""
         await self._finish_round()
-        if last.ours and not last.theirs and not any(map(_is_message, self._splice.output)):
+        if last.ours and not last.theirs and not last.message.get("content"):
             await self._splice.message(self._found.as_answer(), self._found.hits)
         told: Object = {"usage": _usage(usage)} if usage else {}
         if last.finish_reason in ("length", "content_filter"):
@@ -214,6 +231,32 @@ class Converted:
         await self._tell("reasoning_summary_part.added", place, summary_index=0, part=part)
         self._splice.output[place] = {**item, "summary": [dict(part)]}
         return place
+
+    async def _refuse(self, text: str) -> None:
+        """More of a refusal, which is a part of a message of its own."""
+        place = self._refusal
+        if place is None:
+            await self._finish()
+            item = {"id": _id("msg"), "type": "message", "role": "assistant"}
+            place = self._refusal = await self._splice.open(
+                {**item, "status": "in_progress", "content": []}
+            )
+            part = {"type": "refusal", "refusal": ""}
+            await self._tell("content_part.added", place, content_index=0, part=part)
+            self._splice.output[place] = {**item, "status": "in_progress", "content": [part]}
+        part = self._splice.output[place]["content"][0]
+        self._splice.output[place]["content"] = [{**part, "refusal": part["refusal"] + text}]
+        await self._tell("refusal.delta", place, content_index=0, delta=text)
+
+    async def _finish_refusal(self) -> None:
+        place, self._refusal = self._refusal, None
+        if place is None:
+            return
+        item = self._splice.output[place]
+        part = item["content"][0]
+        await self._tell("refusal.done", place, content_index=0, refusal=part["refusal"])
+        await self._tell("content_part.done", place, content_index=0, part=part)
+        await self._splice.close(place, {**item, "status": "completed"})
 
     async def _call(self, delta: Object) -> None:
         """A call of the client's own, or more of one. Several may grow at a time."""
@@ -256,6 +299,7 @@ class Converted:
     async def _finish_round(self) -> None:
         """Close all that is open."""
         await self._finish()
+        await self._finish_refusal()
         for place in self._calls.values():
             item = self._splice.output[place]
             arguments = item["arguments"] or "{}"
@@ -327,10 +371,6 @@ def _usage(usage: Object) -> Object:
         "output_tokens_details": {"reasoning_tokens": as_count(after.get("reasoning_tokens"))},
         "total_tokens": as_count(usage.get("total_tokens")),
     }
-
-
-def _is_message(item: Object) -> bool:
-    return item.get("type") == "message"
 
 
 def _id(kind: str) -> str:

@@ -12,13 +12,19 @@ DESCRIPTION = (
 )
 
 
-def injection(request: Object, engines: Engines, mode: MatchMode) -> Engines | None:
-    """The engines that a request gets; None leaves it as it is."""
+def injection(
+    request: Object, engines: Engines, mode: MatchMode, *, goes_on: bool = False
+) -> Engines | None:
+    """The engines that a request gets; None leaves it as it is.
+
+    `goes_on` tells of a chain of searches that the request itself does not show.
+    """
     if not _possible(request):
         return None
     turns = [as_object(turn) for turn in turns_of(request)]
     asked = intent(latest_user_text(turns), mode)
-    declared = any(map(_is_wanted, as_list(request.get("tools")))) or _goes_on(turns)
+    hosted = any(map(is_hosted, as_list(request.get("tools"))))
+    declared = hosted or goes_on or _goes_on(turns)
     # An answer that is to be JSON is spoilt by what a model says before it searches.
     form = request.get("response_format") or as_object(request.get("text")).get("format")
     free = as_object(form).get("type") in (None, "text")
@@ -58,6 +64,8 @@ def with_search(request: Object, engines: Engines | None, added: list[Object]) -
     # What was forced was forced for the first round.
     if added or not tools:
         body.pop("tool_choice", None)
+    elif is_hosted(body.get("tool_choice")) and not engines:
+        body.pop("tool_choice")
     elif is_hosted(body.get("tool_choice")):
         name = {"name": NAME}
         named = name if turns == "input" else {"function": name}
@@ -76,7 +84,7 @@ def _possible(request: Object) -> bool:
     """Not where the client says no, has its own, or would not know whose answer it is."""
     choice = request.get("tool_choice")
     return not (
-        any(_is_own(as_object(tool)) for tool in as_list(request.get("tools")))
+        any(_is_no(as_object(tool)) for tool in as_list(request.get("tools")))
         or choice == "none"
         or as_object(choice).get("type") == "allowed_tools"
         or request.get("n") not in (None, 1)
@@ -88,25 +96,28 @@ def _possible(request: Object) -> bool:
     )
 
 
-def _is_own(tool: Object) -> bool:
-    """Whether a tool is the client's and has our name."""
+def _is_no(tool: Object) -> bool:
+    """Whether a tool is the client's and has our name, or stands for a search without the web."""
+    if is_hosted(tool):
+        return tool.get("external_web_access") is False
     kinds = [tool, as_object(tool.get("function")), as_object(tool.get("custom"))]
     return NAME in [kind.get("name") for kind in kinds]
 
 
-def _is_wanted(tool: object) -> bool:
-    """Whether a hosted tool is for the live web, which is all that we have."""
-    return is_hosted(tool) and as_object(tool).get("external_web_access") is not False
-
-
 def _goes_on(turns: list[Object]) -> bool:
     """Whether a chain of searches has not ended yet: no final answer behind our last call."""
+    called = False
+    """Whether a call of the client's own stands behind."""
     for turn in reversed(turns):
         calls = [as_object(call) for call in as_list(turn.get("tool_calls"))]
         if any(as_object(call.get("function")).get("name") == NAME for call in calls):
             return True
-        if turn.get("type") == "function_call" and turn.get("name") == NAME:
-            return True
-        if turn.get("role") == "assistant" and not calls:
-            return False
+        if str(turn.get("type")).endswith("_call"):
+            if turn.get("name") == NAME:
+                return True
+            called = True
+        elif turn.get("role") == "assistant" and not calls:
+            if not called:
+                return False
+            called = False
     return False

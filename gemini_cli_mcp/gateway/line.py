@@ -58,11 +58,19 @@ class Refused(Exception):
     @property
     def error(self) -> Object:
         """The error object inside, or one of our own."""
+        return self._inside or failed(f"The upstream answered with status {self.status}.")
+
+    @property
+    def told(self) -> str | None:
+        """What the error inside says; None if there is none."""
+        return str(self._inside.get("message") or "") if self._inside else None
+
+    @property
+    def _inside(self) -> Object:
         try:
-            told = as_object(json.loads(self.body)).get("error")
+            return error_of(as_object(json.loads(self.body)).get("error"))
         except (ValueError, RecursionError):
-            told = None
-        return error_of(told) or failed(f"The upstream answered with status {self.status}.")
+            return {}
 
 
 class Broken(Exception):

@@ -1,5 +1,6 @@
 """Rounds with an upstream of the Responses API, spliced into one response for the client."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import httpx2
@@ -11,7 +12,7 @@ from gemini_cli_mcp.gateway.line import Broken, Headers, Line, beside, error_of,
 from gemini_cli_mcp.gateway.outlet import Outlet
 from gemini_cli_mcp.gateway.parked import Ending, as_output
 from gemini_cli_mcp.gateway.rounds import added_up, parsed
-from gemini_cli_mcp.gateway.searches import Searches
+from gemini_cli_mcp.gateway.searches import ENOUGH, Searches
 from gemini_cli_mcp.gateway.splice import Splice, annotated
 from gemini_cli_mcp.gateway.sse import DONE, events
 from gemini_cli_mcp.models import Object, as_count, as_list, as_object
@@ -36,6 +37,8 @@ class Native:
         outlet: Outlet | None = None,
     ) -> None:
         self.headers: Headers = []
+        self.theirs: list[str] = []
+        """The ids of what the client has to do now."""
         self.ending: Ending | None = None
         """Set if the upstream knows the response by another id than the client."""
         self._line = line
@@ -57,13 +60,15 @@ class Native:
             request: Object = {**self._request, "input": []} if stored else self._request
             await self._ask(last, with_search(request, engines, turns))
             self._usage = added_up(self._usage, as_object(last.response.get("usage")))
-            outputs: list[Object] = []
-            if engines and last.calls:
+            results: list[Object] = [{"error": ENOUGH}] * len(last.calls)
+            going_on = engines is not None and last.status == "completed"
+            if going_on and last.calls:
                 results = await self._found.results(last.calls)
+            if engines:
                 await self._splice.finds(last.calls, results)
-                pairs = zip(last.calls, results, strict=True)
-                outputs = [as_output(call, result) for call, result in pairs]
-            if not outputs or last.theirs:
+            pairs = zip(last.calls, results, strict=True)
+            outputs = [as_output(call, result) for call, result in pairs]
+            if not outputs or not going_on or last.theirs:
                 return await self._end(last, outputs)
             if self._request.get("conversation") is not None:
                 turns = outputs
@@ -78,7 +83,14 @@ class Native:
                 await asked.take_whole(answer, self._own(answer))
                 return
             if response.headers.get("content-type", "").lower().startswith("application/json"):
-                raise await refused(response)
+                error = await refused(response)  # some do not stream, or fail so
+                answer = parsed(error.body)
+                if "output" not in answer:
+                    raise error
+                if self._outlet:
+                    await self._outlet.open(beside(response))
+                await asked.take_whole(answer, self._own(answer))
+                return
             if self._outlet:
                 await self._outlet.open(beside(response))
             async for event in _events(response):
@@ -91,6 +103,7 @@ class Native:
         known, actual = self._splice.response.get("id"), last.response.get("id")
         if known != actual or outputs:
             self.ending = Ending(str(actual), outputs)
+        self.theirs = last.theirs
         if last.calls and not last.theirs and not last.has_text:
             await self._splice.message(self._found.as_answer(), self._found.hits)
         told = {
@@ -98,6 +111,7 @@ class Native:
         }
         if self._usage:
             told["usage"] = self._usage
+        told["status"] = last.status
         return await self._splice.end(**told)
 
     def _own(self, response: Object) -> Object:
@@ -134,18 +148,23 @@ class _Round:
         self._splice = splice
         self._found = searches
         self._visible = visible
+        self.status = "completed"
         self._places: dict[int, int] = {}
         self._hidden: set[int] = set()
+        self._cited_already: Counter[tuple[int, int]] = Counter()
 
     @property
-    def theirs(self) -> bool:
-        """Whether the client has to do something now."""
-        kinds = [str(item.get("type")) for item in self.items if not _is_ours(item)]
-        return any(kind.endswith("_call") and kind not in _DONE_BY_UPSTREAMS for kind in kinds)
+    def theirs(self) -> list[str]:
+        """The ids of what the client has to do now."""
+        return [
+            str(item.get("call_id") or item.get("id"))
+            for item in self.items
+            if not _is_ours(item) and _is_theirs(item)
+        ]
 
     @property
     def has_text(self) -> bool:
-        return any(item.get("type") == "message" for item in self._splice.output)
+        return any(item.get("type") == "message" for item in self.items)
 
     async def take_whole(self, answer: Object, own: Object) -> None:
         if not answer.get("id") or "output" not in answer:
@@ -153,29 +172,42 @@ class _Round:
         if not self._splice.response:
             await self._splice.begin(own)
         self.response = answer
+        self.status = str(answer.get("status") or "completed")
         for item in map(as_object, as_list(answer.get("output"))):
-            if _is_ours(item):
-                await self._call(item)
-            else:
-                self.items.append(item)
-                await self._splice.close(await self._splice.open(item), self._cited(item))
+            await self._take_whole_item(item)
+
+    async def _take_whole_item(self, item: Object) -> None:
+        if _is_ours(item):
+            await self._call(item)
+        else:
+            self.items.append(item)
+            await self._splice.whole(item, self._found.hits)
 
     async def take(self, event: Object, own: Object) -> None:
         """Take one event of a stream, and pass it on as one of the whole."""
         kind = str(event.get("type"))
         if kind == "error":
             raise Broken("The upstream failed.", _error_of(event))
-        if kind in _BEGINS:
-            if not self._splice.response:
-                await self._splice.begin(own)
-        elif kind in _ENDS:
-            self.response = as_object(event.get("response"))
-            if kind == "response.failed" and not as_object(self.response.get("error")):
-                raise Broken("The upstream failed.")
+        if not self._splice.response:
+            await self._splice.begin(own or self._splice.blank)
+        if kind in _ENDS:
+            await self._finish(kind, as_object(event.get("response")))
         elif kind.startswith("response.output_item."):
             await self._take_item(kind, event)
-        elif event.get("output_index") not in self._hidden:
+        elif kind not in _BEGINS and as_count(event.get("output_index")) not in self._hidden:
             await self._pass(kind, event)
+
+    async def _finish(self, kind: str, response: Object) -> None:
+        if kind == "response.failed" and not as_object(response.get("error")):
+            raise Broken("The upstream failed.")
+        self.response = response or {"status": kind}
+        self.status = kind.removeprefix("response.")
+        if self.status == "failed":
+            return
+        told = [item.get("id") for item in self.items]
+        for item in map(as_object, as_list(response.get("output"))):
+            if item.get("id") not in told:  # some tell no more than the end
+                await self._take_whole_item(item)
 
     async def _take_item(self, kind: str, event: Object) -> None:
         item, index = as_object(event.get("item")), as_count(event.get("output_index"))
@@ -202,7 +234,12 @@ class _Round:
     async def _pass(self, kind: str, event: Object) -> None:
         fields = {name: event[name] for name in event if name not in ("type", "sequence_number")}
         if "output_index" in fields:
-            fields["output_index"] = self._places.get(as_count(fields["output_index"]), 0)
+            place = self._places.get(as_count(fields["output_index"]))
+            if place is None:
+                return  # of an item that nobody was told of
+            fields["output_index"] = place
+        if kind == "response.output_text.annotation.added":
+            self._cited_already[_part(fields)] += 1
         if kind == "response.output_text.done":
             await self._cite(fields)
         if kind == "response.content_part.done":
@@ -212,19 +249,33 @@ class _Round:
     async def _cite(self, fields: Object) -> None:
         part = annotated({"type": "output_text", "text": fields.get("text")}, self._found.hits)
         names = ("item_id", "output_index", "content_index")
-        await self._splice.cite(part, **{name: fields.get(name) for name in names})
+        first = self._cited_already[_part(fields)]
+        await self._splice.cite(part, first, **{name: fields.get(name) for name in names})
 
     def _cited(self, item: Object) -> Object:
         if item.get("type") != "message":
             return item
-        parts = [annotated(as_object(part), self._found.hits) for part in as_list(item["content"])]
-        return {**item, "content": parts}
+        parts = [as_object(part) for part in as_list(item.get("content"))]
+        return {**item, "content": [annotated(part, self._found.hits) for part in parts]}
 
 
 _DONE_BY_UPSTREAMS = (
     *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
-    *("mcp_call", "tool_search_call"),
+    "mcp_call",
 )
+
+
+def _part(fields: Object) -> tuple[int, int]:
+    return as_count(fields.get("output_index")), as_count(fields.get("content_index"))
+
+
+def _is_theirs(item: Object) -> bool:
+    """Whether an item wants something of the client."""
+    kind = str(item.get("type"))
+    if kind == "tool_search_call":
+        return item.get("execution") != "server"
+    asks = kind.endswith("_call") or kind == "mcp_approval_request"
+    return asks and kind not in _DONE_BY_UPSTREAMS
 
 
 def _is_ours(item: Object) -> bool:

@@ -29,6 +29,7 @@ class Outlet:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._last = 0.0
+        self._ended = False
         self.started = False
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -38,10 +39,12 @@ class Outlet:
             await self._pass({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes) -> None:
-        await self._pass({"type": "http.response.body", "body": data, "more_body": True})
+        if not self._ended:  # a sign of life may come late
+            await self._pass({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
         """The last of it. Without this the client sees that something is missing."""
+        self._ended = True
         await self._pass({"type": "http.response.body", "body": data})
 
     async def answer(self, status: int, headers: Headers, body: bytes) -> None:

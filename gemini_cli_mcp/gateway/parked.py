@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from gemini_cli_mcp.gateway.calls import Call
+from gemini_cli_mcp.gateway.calls import Call, search_arguments
 from gemini_cli_mcp.gateway.intent import latest_user_text
 from gemini_cli_mcp.gateway.searches import bounded
 from gemini_cli_mcp.gateway.splice import OURS
@@ -18,6 +18,8 @@ from gemini_cli_mcp.models import Object, as_list, as_object
 
 MOST = 1000
 LONGEST = 3600.0
+MOST_AROUND = 30
+"""Items behind a search in which the calls of its turn are looked for."""
 
 _Kept = TypeVar("_Kept")
 
@@ -32,6 +34,9 @@ class Shelf(Generic[_Kept]):
         self._kept[owner, name] = time.monotonic() + LONGEST, thing
         while len(self._kept) > MOST:
             self._kept.popitem(last=False)
+
+    def drop(self, owner: str, name: str) -> None:
+        self._kept.pop((owner, name), None)
 
     def get(self, owner: str, name: str) -> _Kept | None:
         until, thing = self._kept.get((owner, name), (0.0, None))
@@ -80,41 +85,74 @@ class Ending:
 
 
 class ParkedResponses:
-    """Of responses: searches by the ids of their items, endings by the id the client knows."""
+    """Of responses: searches, and endings by the id of the response or of the conversation."""
 
     def __init__(self) -> None:
         self._searches: Shelf[tuple[Call, Object]] = Shelf()
         self._endings: Shelf[Ending] = Shelf()
 
-    def keep(self, owner: str, searched: dict[str, tuple[Call, Object]]) -> None:
-        """Searches of a response that the client goes on with."""
+    def keep(
+        self, owner: str, searched: dict[str, tuple[Call, Object]], ids: Sequence[str]
+    ) -> None:
+        """Searches of a response that the client goes on with, by the results of these calls."""
         for item_id, search in searched.items():
             self._searches.put(owner, item_id, search)
+            for call_id in ids:  # Codex sends no ids of searches back
+                self._searches.put(owner, f"{query_of(search[0])}\0{call_id}", search)
 
-    def end(self, owner: str, response_id: str, ending: Ending) -> None:
-        self._endings.put(owner, response_id, ending)
+    def end(self, owner: str, name: str, ending: Ending) -> None:
+        self._endings.put(owner, name, ending)
 
-    def completed(self, owner: str, request: Object) -> Object:
-        """The request with our searches as the calls that they were, or without them."""
+    def completed(self, owner: str, request: Object) -> tuple[Object, bool]:
+        """The request with our searches as the calls that they were, or without them.
+
+        And whether the upstream waits for results of ours, so that a chain of searches goes on.
+        """
         given = request.get("input")
         items = as_list(given)
-        done = [part for item in items for part in self._as_calls(owner, as_object(item), item)]
-        ending = self._endings.get(owner, str(request.get("previous_response_id")))
-        if ending:
-            asked = [{"role": "user", "content": given}] if isinstance(given, str) else done
-            return {
-                **request,
-                "previous_response_id": ending.response_id,
-                "input": [*ending.outputs, *asked],
-            }
-        return {**request, "input": done} if done != items else request
+        done: list[object] = []
+        for place, item in enumerate(items):
+            done += self._as_calls(owner, as_object(item), items[place:])
+        ending = self._ending(owner, request)
+        if ending is None:
+            return ({**request, "input": done} if done != items else request), False
+        asked = [{"role": "user", "content": given}] if isinstance(given, str) else done
+        changed = {**request, "input": [*ending.outputs, *asked]}
+        if request.get("previous_response_id") is not None:
+            changed["previous_response_id"] = ending.response_id
+        return changed, bool(ending.outputs)
 
-    def _as_calls(self, owner: str, item: Object, given: object) -> list[object]:
-        item_id = str(item.get("id"))
-        if item.get("type") != "web_search_call" or not item_id.startswith(OURS):
-            return [given]
-        search = self._searches.get(owner, item_id)
+    def _ending(self, owner: str, request: Object) -> Ending | None:
+        if previous := request.get("previous_response_id"):
+            return self._endings.get(owner, str(previous))
+        conversation = conversation_of(request)
+        ending = self._endings.get(owner, conversation) if conversation else None
+        if ending and conversation:
+            self._endings.drop(owner, conversation)  # from now on it has them
+        return ending
+
+    def _as_calls(self, owner: str, item: Object, rest: Sequence[object]) -> list[object]:
+        """An item as it is; a search of ours as a call and its result, or as nothing."""
+        item_id = str(item.get("id") or "")
+        if item.get("type") != "web_search_call" or (item_id and not item_id.startswith(OURS)):
+            return [rest[0]]
+        query = as_object(item.get("action")).get("query")
+        following = [str(as_object(other).get("call_id")) for other in rest[:MOST_AROUND]]
+        names = [item_id, *(f"{query}\0{call_id}" for call_id in following)]
+        found = (self._searches.get(owner, name) for name in names)
+        search = next((each for each in found if each), None)
         return list(as_items(*search)) if search else []
+
+
+def conversation_of(request: Object) -> str | None:
+    """The name of the conversation that a request belongs to."""
+    given = request.get("conversation")
+    found = as_object(given).get("id") or (given if isinstance(given, str) else None)
+    return f"conversation {found}" if found else None
+
+
+def query_of(call: Call) -> str:
+    return str((search_arguments(call) or {}).get("query") or "")
 
 
 def as_items(call: Call, result: Object) -> list[Object]:

@@ -1,15 +1,18 @@
 """One response for the client, by an upstream that knows them, or else by its chat completions."""
 
+import re
+from collections.abc import Sequence
+
 from gemini_cli_mcp.engines import Engines
 from gemini_cli_mcp.gateway.conversion import Converted, as_chat, described
 from gemini_cli_mcp.gateway.line import Headers, Line, Refused
 from gemini_cli_mcp.gateway.native import Native
 from gemini_cli_mcp.gateway.outlet import Outlet
-from gemini_cli_mcp.gateway.parked import ParkedResponses
+from gemini_cli_mcp.gateway.parked import ParkedResponses, conversation_of
 from gemini_cli_mcp.gateway.rounds import Rounds
 from gemini_cli_mcp.gateway.searches import Searches
 from gemini_cli_mcp.gateway.splice import Splice
-from gemini_cli_mcp.models import Object, as_list, as_object
+from gemini_cli_mcp.models import Object, as_list
 
 SOURCES = "web_search_call.action.sources"
 """What a client includes that wants to know what each search found."""
@@ -26,8 +29,12 @@ class Responses:
         searches: Searches,
         owner: str,
         parked: ParkedResponses,
+        previous: object = None,
     ) -> None:
-        """Without engines the request does not get our tool."""
+        """Without engines the request does not get our tool.
+
+        `previous` is the response that the client goes on from, by the name that it knows.
+        """
         self.line = line
         self.request = request
         self.engines = engines
@@ -35,7 +42,7 @@ class Responses:
         self._owner = owner
         self._parked = parked
         sources = SOURCES in as_list(request.get("include"))
-        self._splice = Splice(described(request), sources=sources)
+        self._splice = Splice(described(request), sources=sources, previous=previous)
 
     async def native(self, outlet: Outlet) -> None:
         """By the upstream's own responses; Refused, among others, if it knows none."""
@@ -43,8 +50,11 @@ class Responses:
         native = Native(self.line, self.request, self.engines, self._searches, self._splice, heard)
         response = await native.run()
         if native.ending:
-            self._parked.end(self._owner, str(response["id"]), native.ending)
-        await self._done(outlet, response, native.headers)
+            self._parked.end(self._owner, str(response.get("id")), native.ending)
+        conversation = conversation_of(self.request)
+        if native.ending and native.ending.outputs and conversation:
+            self._parked.end(self._owner, conversation, native.ending)
+        await self._done(outlet, response, native.headers, native.theirs)
 
     async def converted(self, outlet: Outlet) -> None:
         """By the upstream's chat completions; Unsupported if they cannot do it."""
@@ -53,7 +63,8 @@ class Responses:
         rounds = Rounds(self.line, chat, self.engines, self._searches, listener)
         last = await rounds.run()
         response = await listener.end(last, rounds.usage)
-        await self._done(outlet, response, listener.headers)
+        theirs = [call.id for call in last.theirs]
+        await self._done(outlet, response, listener.headers, theirs)
 
     async def fail(self, error: Object) -> None:
         """Tell the client why a stream ends here."""
@@ -66,17 +77,26 @@ class Responses:
         self._splice.tell = outlet.tell
         return outlet
 
-    async def _done(self, outlet: Outlet, response: Object, headers: Headers) -> None:
-        if any(as_object(item).get("type") == "function_call" for item in self._splice.output):
-            self._parked.keep(self._owner, self._splice.searched)
+    async def _done(
+        self, outlet: Outlet, response: Object, headers: Headers, theirs: Sequence[str]
+    ) -> None:
+        if theirs:
+            self._parked.keep(self._owner, self._splice.searched, theirs)
         if self.request.get("stream"):
             await outlet.end()
         else:
             await outlet.answer_json(200, headers, response)
 
 
+_NO_PATH = re.compile(
+    r"(?i)\s*(?:404 )?(?:page |file |route |endpoint |path )?(?:not found|invalid url|unknown "
+    r"(?:request )?url|unexpected endpoint|no such (?:route|path|endpoint))"
+)
+
+
 def knows_no_responses(refused: Refused) -> bool:
-    """Whether an upstream has no such path, as opposed to no such model."""
+    """Whether an upstream has no such path, as opposed to no such model or stored response."""
     if refused.status in (405, 501):
         return True
-    return refused.status == 404 and "model" not in str(refused.error.get("message")).lower()
+    told = refused.told
+    return refused.status == 404 and (told is None or bool(_NO_PATH.match(told)))

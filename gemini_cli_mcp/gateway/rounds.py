@@ -141,17 +141,20 @@ class _Stream:
         self.usage: Object = {}
         self._message = Round().message
         self._reason: str | None = None
+        self._done = False
 
     async def chunks(self, response: httpx2.Response) -> AsyncIterator[Object]:
         """All chunks up to the end; Broken if there is none."""
         async for data in events(response.aiter_bytes()):
             if data == DONE:
+                self._done = True
                 break
             chunk = parsed(data)
             if chunk.get("error") or chunk.get("object") == "error":
                 raise Broken("The upstream failed.", error_of(chunk.get("error") or chunk))
             yield chunk
-        if self._reason is None and not self.calls.all:
+        whole = self._done and self.calls.all and all(call.is_whole for call in self.calls.all)
+        if self._reason is None and not whole:
             raise Broken("The upstream's answer broke off.")
 
     def shown(self, chunk: Object) -> Object:

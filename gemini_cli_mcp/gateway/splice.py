@@ -13,6 +13,12 @@ OURS = "ws_gateway_"
 """How the ids of our searches begin, so that they are known when they come back."""
 ENDS = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
+CODES = (
+    *("server_error", "rate_limit_exceeded", "invalid_prompt", "invalid_image"),
+    *("image_content_policy_violation", "vector_store_timeout"),
+)
+"""Of those that the API has, what an upstream may mean."""
+
 Tell = Callable[[Object], Awaitable[None]]
 
 
@@ -29,12 +35,14 @@ class Splice:
     tell: Tell = _nobody
     sources: bool = False
     """Whether the client wants to know what each search found."""
+    previous: object = None
+    """The response that the client goes on from."""
     response: Object = field(default_factory=dict[str, object])
     output: list[Object] = field(default_factory=list[Object])
     searched: dict[str, tuple[Call, Object]] = field(default_factory=dict[str, tuple[Call, Object]])
     """By the id of its item: each search that was made, and its result."""
     _sequence: int = 0
-    _searching: dict[str, int] = field(default_factory=dict[str, int])
+    _searching: dict[int, int] = field(default_factory=dict[int, int])
 
     async def say(self, kind: str, **fields: object) -> None:
         """One event."""
@@ -44,7 +52,9 @@ class Splice:
 
     async def begin(self, response: Object) -> None:
         """The first words; whatever comes later is part of this response."""
-        self.response = {**response, "status": "in_progress", "output": []}
+        told: Object = {"status": "in_progress", "output": []}
+        told["previous_response_id"] = self.previous
+        self.response = {**response, **told}
         for kind in ("response.created", "response.in_progress"):
             await self.say(kind, response=self.response)
 
@@ -62,25 +72,54 @@ class Splice:
 
     async def message(self, text: str, hits: Sequence[Object]) -> None:
         """Words of our own, where the model has none."""
+        part: Object = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
         item = {"id": f"msg_{token_hex(16)}", "type": "message", "role": "assistant"}
-        part: Object = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        index = await self.open({**item, "status": "in_progress", "content": []})
-        place = {"item_id": item["id"], "output_index": index, "content_index": 0}
-        await self.say("response.content_part.added", **place, part=part)
-        await self.say("response.output_text.delta", **place, delta=text, logprobs=[])
-        done = await self.finish_text({**part, "text": text}, hits, **place)
-        await self.close(index, {**item, "status": "completed", "content": [done]})
+        await self.whole({**item, "status": "completed", "content": [part]}, hits)
+
+    async def whole(self, item: Object, hits: Sequence[Object]) -> None:
+        """An item that is complete already, with all events that tell of it."""
+        begun: Object = {**item, "status": "in_progress"}
+        if item.get("type") == "message":
+            index = await self.open({**begun, "content": []})
+            parts = [as_object(part) for part in as_list(item.get("content"))]
+            place = {"item_id": item.get("id"), "output_index": index}
+            content = [
+                await self._whole_part(part, hits, **place, content_index=number)
+                for number, part in enumerate(parts)
+            ]
+            await self.close(index, {**item, "content": content})
+        elif item.get("type") == "function_call":
+            index = await self.open({**begun, "arguments": ""})
+            place = {"item_id": item.get("id"), "output_index": index}
+            told = "response.function_call_arguments"
+            await self.say(f"{told}.delta", **place, delta=item.get("arguments"))
+            await self.say(f"{told}.done", **place, arguments=item.get("arguments"))
+            await self.close(index, item)
+        else:
+            await self.close(await self.open(item), item)
+
+    async def _whole_part(self, part: Object, hits: Sequence[Object], **place: object) -> Object:
+        is_text = part.get("type") == "output_text"
+        empty: Object = {"text": "", "annotations": []} if is_text else {}
+        await self.say("response.content_part.added", **place, part={**part, **empty})
+        if is_text:
+            text = part.get("text")
+            await self.say("response.output_text.delta", **place, delta=text, logprobs=[])
+            return await self.finish_text(part, hits, **place)
+        await self.say("response.content_part.done", **place, part=part)
+        return part
 
     async def finish_text(self, part: Object, hits: Sequence[Object], **place: object) -> Object:
         """The end of a text that stands at this place, with its annotations."""
         done = annotated(part, hits)
-        await self.cite(done, **place)
+        await self.cite(done, 0, **place)
         await self.say("response.output_text.done", **place, text=done["text"], logprobs=[])
         await self.say("response.content_part.done", **place, part=done)
         return done
 
-    async def cite(self, part: Object, **place: object) -> None:
-        for number, annotation in enumerate(as_list(part.get("annotations"))):
+    async def cite(self, part: Object, first: int, **place: object) -> None:
+        """Tell the annotations of a part; `first` is the number of the first one."""
+        for number, annotation in enumerate(as_list(part.get("annotations")), first):
             await self.say(
                 "response.output_text.annotation.added",
                 **place,
@@ -93,14 +132,14 @@ class Splice:
         for call in calls:
             item_id = OURS + token_hex(12)
             place = await self.open(self._search(call, item_id, "in_progress"))
-            self._searching[call.id] = place
+            self._searching[id(call)] = place
             for state in ("in_progress", "searching"):
                 await self._search_event(state, place, item_id)
 
     async def finds(self, calls: Sequence[Call], results: Sequence[Object]) -> None:
         """What came of them."""
         for call, result in zip(calls, results, strict=True):
-            place = self._searching.pop(call.id)
+            place = self._searching.pop(id(call))
             item_id = str(self.output[place]["id"])
             self.searched[item_id] = call, result
             failed = "error" in result
@@ -152,5 +191,8 @@ def annotated(part: Object, hits: Sequence[Object]) -> Object:
 
 def _code(error: Object) -> str:
     """One of the codes that clients know."""
-    text = f"{error.get('code')} {error.get('type')}".lower()
-    return "rate_limit_exceeded" if "rate_limit" in text or "429" in text else "server_error"
+    code = str(error.get("code"))
+    text = f"{code} {error.get('type')}".lower()
+    if "rate_limit" in text or "429" in text:
+        return "rate_limit_exceeded"
+    return code if code in CODES else "server_error"

@@ -12,12 +12,18 @@ DONE = "[DONE]"
 
 async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
     """The `data` of each event. Comments, names and ids are nobody's business here."""
-    rest = b""
+    pieces: list[bytes] = []
     data: list[str] = []
+    size = 0
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) + sum(map(len, data)) > LONGEST:
+        size += len(chunk)
+        if size > LONGEST:
             raise Broken("The upstream sent an event without end.")
+        if b"\n" not in chunk:
+            pieces.append(chunk)
+            continue
+        *lines, rest = b"".join([*pieces, chunk]).split(b"\n")
+        pieces = [rest]
         for line in lines:
             text = line.removesuffix(b"\r").decode("utf-8", "replace")
             if text.startswith("data:"):
@@ -25,8 +31,10 @@ async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
             elif not text and data:
                 yield "\n".join(data)
                 data.clear()
-    if rest.startswith(b"data:"):
-        data.append(rest[5:].decode("utf-8", "replace").strip())
+                size = len(rest)
+    last = b"".join(pieces)
+    if last.startswith(b"data:"):
+        data.append(last[5:].decode("utf-8", "replace").strip())
     if data:
         yield "\n".join(data)
 

@@ -1,0 +1,142 @@
+"""The life of an HTTP server: it listens until it is told to end, and ends in order."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.types import ASGIApp, Receive
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gemini_cli_mcp.errors import ConfigError
+
+SLOWEST_HEAD = 10.0
+"""Seconds that a client has to send the head of a request."""
+LAST = 2.0
+"""Seconds that requests have to end when they are told to."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Where clients come in; ConfigError if that cannot be."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # TCP by name: else asyncio does not know that it is, and pieces of an answer wait for 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host.strip("[]"), port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"--host {host} --port {port}: {error.strerror or error}.") from None
+    return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    name, port = listening.getsockname()[:2]
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}"
+
+
+async def serve(
+    app: ASGIApp, listening: socket.socket, grace: float, end: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP; then running requests have `grace` seconds.
+
+    A second signal ends them at once. `end` is told when they are to end; whatever does not
+    within two seconds is cut off.
+    """
+    config = uvicorn.Config(
+        app,
+        http=_Impatient,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=grace + LAST,  # type: ignore[arg-type]
+    )
+    server = _Server(config)
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_end_on_signal, server, signals, grace, end)
+            await server.serve([listening])
+            tasks.cancel_scope.cancel()
+
+
+class NoBody(Exception):
+    """Why the body of a request is not taken."""
+
+    def __init__(self, status: int, message: str, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+
+
+async def body_of(receive: Receive, largest: int, seconds: float) -> bytes:
+    """The body of a request, which may have so many bytes and take so long."""
+    taken = bytearray()
+    try:
+        with anyio.fail_after(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise NoBody(400, "The client left.", "left")
+                taken += message.get("body", b"")
+                if len(taken) > largest:
+                    most = f"{largest >> 20} MiB"
+                    raise NoBody(413, f"The body must be at most {most}.", "body_too_large")
+                if not message.get("more_body"):
+                    return bytes(taken)
+    except TimeoutError:
+        raise NoBody(408, "The body did not come in time.", "timeout") from None
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours: it would end the process before anything is cleaned up."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()
+
+
+class _Impatient(H11Protocol):
+    """Does not wait for ever for a client that begins to speak and does not come to an end."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait_for_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_request()
+
+    def _wait_for_request(self) -> None:
+        before: Any = self.cycle
+
+        def end_if_silent() -> None:
+            if self.cycle is before and not self.transport.is_closing():
+                self.transport.close()
+
+        asyncio.get_running_loop().call_later(SLOWEST_HEAD, end_if_silent)
+
+
+async def _end_on_signal(
+    server: uvicorn.Server,
+    signals: AsyncIterator[signal.Signals],
+    grace: float,
+    end: Callable[[], None],
+) -> None:
+    loop = asyncio.get_running_loop()
+    async for _ in signals:
+        if server.should_exit:
+            end()
+            loop.call_later(LAST, _cut_off, server)
+        else:
+            loop.call_later(grace, end)
+        server.should_exit = True
+
+
+def _cut_off(server: uvicorn.Server) -> None:
+    for task in server.server_state.tasks:
+        task.cancel()
