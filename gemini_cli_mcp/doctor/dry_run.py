@@ -25,6 +25,7 @@ from gemini_cli_mcp.providers.gemini_binary import Binary
 from gemini_cli_mcp.providers.gemini_cli import GeminiCli
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL
 from gemini_cli_mcp.providers.places import Places
+from gemini_cli_mcp.providers.quota import Quotas
 from gemini_cli_mcp.workspace import Workspace
 
 SECONDS = 60.0
@@ -64,7 +65,7 @@ async def dry_run(config: Config, binary: Binary, environ: Mapping[str, str]) ->
 async def _single(
     config: Config, workspace: Workspace, environ: dict[str, str], api: "_Api", canary: str
 ) -> Finding:
-    provider = GeminiCli(config, workspace, environ, Places(1, 1))
+    provider = GeminiCli(config, workspace, environ, Places(1, 1), Quotas())
     try:
         reply = await provider.ask(PROMPT, lambda _: None)
     except GeminiMcpError as error:
@@ -90,7 +91,7 @@ async def _single(
 
 
 async def _warm(config: Config, workspace: Workspace, environ: dict[str, str]) -> Finding:
-    provider = GeminiCli(config, workspace, environ, Places(1, 1), warm=True)
+    provider = GeminiCli(config, workspace, environ, Places(1, 1), Quotas(), warm=True)
     said: list[str] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(provider.stay_warm)

@@ -112,6 +112,7 @@ async def living(
     Raises OSError if it cannot be started.
     """
     keeper = Guardian(scratch) if sys.platform == "linux" else Group()
+    _running.add(child)
     try:
         transport = await _spawn(child, keeper, argv, env, cwd)
         feed = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
@@ -128,7 +129,16 @@ async def living(
                     transport.close()  # before that it would kill the guardian
         child.exit_code = keeper.exit_code(transport.get_returncode())
     finally:
+        _running.discard(child)
         keeper.close()
+
+
+_running: set[Child] = set()
+
+
+def running() -> int:
+    """How many commands run."""
+    return len(_running)
 
 
 async def _spawn(

@@ -33,6 +33,7 @@ from gemini_cli_mcp.providers.antigravity_binary import INSTALL
 from gemini_cli_mcp.providers.antigravity_stream import SEARCH_TOOL, Session
 from gemini_cli_mcp.providers.gemini_home import is_secret, secrets
 from gemini_cli_mcp.providers.places import Places
+from gemini_cli_mcp.providers.quota import Quotas, name_of
 from gemini_cli_mcp.text import redact, scrub
 from gemini_cli_mcp.workspace import Workspace
 
@@ -73,9 +74,15 @@ class AntigravityCli:
     thoughts = False
 
     def __init__(
-        self, config: Config, workspace: Workspace, environ: Mapping[str, str], places: Places
+        self,
+        config: Config,
+        workspace: Workspace,
+        environ: Mapping[str, str],
+        places: Places,
+        quotas: Quotas,
     ) -> None:
         self._places = places
+        self._quotas = quotas
         self._config = config
         self._workspace = workspace
         self._environ = environ
@@ -118,14 +125,17 @@ class AntigravityCli:
             message = {"event": "user", "message": {"content": prompt}}
             stdin = json.dumps(message).encode() + b"\n"
         session = Session(progress)
+        quota = name_of("agy", *flags)
+        self._quotas.check(quota)
         async with self._places.one(progress):
-            await self._check_version(binary)
-            progress("starting agy")
-            completed = await self._run(argv, stdin, session)
-        reply = session.reply()
-        found = any(search.sources for search in reply.searches)
-        if (error := self._failure(completed, session)) and not (searched and found):
-            raise error
+            with self._quotas.asking(quota):
+                await self._check_version(binary)
+                progress("starting agy")
+                completed = await self._run(argv, stdin, session)
+                reply = session.reply()
+                found = any(search.sources for search in reply.searches)
+                if (error := self._failure(completed, session)) and not (searched and found):
+                    raise error
         return reply
 
     async def _run(self, argv: list[str], stdin: bytes, session: Session) -> Completed:

@@ -5,10 +5,16 @@ from functools import cached_property
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.engines import OF_PROVIDER, Family
+from gemini_cli_mcp.errors import GeminiMcpError, NotSignedIn
 from gemini_cli_mcp.models import Grounding, Provider
+from gemini_cli_mcp.process import child
 from gemini_cli_mcp.providers import antigravity_binary, gemini_binary, gemini_home
 from gemini_cli_mcp.providers.places import Places
+from gemini_cli_mcp.providers.quota import Quotas
 from gemini_cli_mcp.workspace import Workspace
+
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI")
+"""One of them is what the provider `api` needs."""
 
 
 class Providers:
@@ -26,7 +32,8 @@ class Providers:
         self._workspace = workspace
         self._environ = without_foreign_keys(config, environ)
         self._warm = warm and config.warm > 0
-        self._places = Places(config.concurrency, config.queue)
+        self.places = Places(config.concurrency, config.queue)
+        self.quotas = Quotas()
 
     @cached_property
     def listed(self) -> list[Provider]:
@@ -44,15 +51,48 @@ class Providers:
             case "gemini-api":
                 from gemini_cli_mcp.providers.gemini_api import GeminiApi
 
-                return GeminiApi(self._config, environ)
+                return GeminiApi(self._config, environ, self.quotas)
             case "antigravity":
                 from gemini_cli_mcp.providers.antigravity_cli import AntigravityCli
 
-                return AntigravityCli(self._config, self._workspace, environ, self._places)
+                return AntigravityCli(
+                    self._config, self._workspace, environ, self.places, self.quotas
+                )
             case _:
                 from gemini_cli_mcp.providers.gemini_cli import GeminiCli
 
-                return GeminiCli(self._config, self._workspace, environ, self._places, warm=warm)
+                return GeminiCli(
+                    self._config, self._workspace, environ, self.places, self.quotas, warm=warm
+                )
+
+    @property
+    def processes(self) -> int:
+        """How many CLI processes live."""
+        return child.running()
+
+    def problem(self) -> GeminiMcpError | None:
+        """Why none of the listed ones can be used now; None if one can."""
+        problems: list[GeminiMcpError] = []
+        for name in self._config.providers:
+            try:
+                self._check(OF_PROVIDER[name])
+            except GeminiMcpError as error:
+                problems.append(error)
+            else:
+                return None
+        return problems[0]
+
+    def _check(self, family: Family) -> None:
+        """Raise what a search with this family would meet before it begins."""
+        if family == "gemini-cli":
+            binary = gemini_binary.find(self._config.cli_path, self._environ)
+            # A wrapper or a stub may need none.
+            if binary.official and not gemini_home.is_signed_in(self._environ):
+                raise NotSignedIn("gemini is not signed in.")
+        elif family == "antigravity":
+            antigravity_binary.find(self._config.agy_path, self._environ)
+        elif not any(map(self._environ.get, KEYS)):
+            raise NotSignedIn("The provider `api` has no key.")
 
     async def stay_warm(self, providers: Sequence[Provider] | None = None) -> None:
         """Keep ready what these can keep ready, or else the listed ones, until cancelled."""

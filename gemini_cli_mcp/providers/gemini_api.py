@@ -39,6 +39,7 @@ from gemini_cli_mcp.models import (
     as_object,
 )
 from gemini_cli_mcp.providers.gemini_home import secrets
+from gemini_cli_mcp.providers.quota import Quotas, name_of
 from gemini_cli_mcp.text import markdown_link, redact, scrub
 
 LATEST = {
@@ -64,11 +65,12 @@ class GeminiApi:
     fetches = True
     thoughts = True
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+    def __init__(self, config: Config, environ: Mapping[str, str], quotas: Quotas) -> None:
         self.asked_model: str | None = None  # an alias at most: the response tells the real one
         self._model = _latest(config.model or "flash")
         self._correction_model = _latest(config.correction_model or config.model or "flash")
         self._environ = environ
+        self._quotas = quotas
         self._secrets = secrets(environ)
 
     async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
@@ -95,6 +97,12 @@ class GeminiApi:
     async def _generate(
         self, model: str, prompt: str, config: Object, *, links: bool = False
     ) -> Reply:
+        names = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT")
+        quota = name_of("api", *map(self._environ.get, names), model)
+        with self._quotas.asking(quota):
+            return await self._asked(model, prompt, config, links=links)
+
+    async def _asked(self, model: str, prompt: str, config: Object, *, links: bool) -> Reply:
         # In a thread: the import takes more than a second.
         genai = await anyio.to_thread.run_sync(_library)
         try:

@@ -25,6 +25,7 @@ from gemini_cli_mcp.providers.gemini_home import Home, Profile, SignIn
 from gemini_cli_mcp.providers.gemini_run import Finished
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, Transcript
 from gemini_cli_mcp.providers.places import Places
+from gemini_cli_mcp.providers.quota import Quotas, name_of
 from gemini_cli_mcp.providers.warm import Warm
 from gemini_cli_mcp.workspace import Workspace
 
@@ -50,6 +51,7 @@ class GeminiCli:
         workspace: Workspace,
         environ: Mapping[str, str],
         places: Places,
+        quotas: Quotas,
         *,
         warm: bool | Grounding = False,
     ) -> None:
@@ -62,6 +64,7 @@ class GeminiCli:
         self._search = Profile("search", (SEARCH_TOOL, FETCH_TOOL), config.model)
         self._correction = Profile("correction", (), config.correction_model)
         self._places = places
+        self._quotas = quotas
         kept = _grounded(warm) if isinstance(warm, Grounding) else self._search
         self._warm = Warm(config, workspace, environ, kept, places) if warm else None
         self._plain: set[Path] = set()
@@ -76,8 +79,11 @@ class GeminiCli:
         of that file to run in, so that `@name` in the prompt inlines it.
         """
         if file:
+            quota = self._quota(self._correction)
             async with self._places.one(progress):
-                return (await self._run_signed_in(self._correction, prompt, progress, file)).reply
+                with self._quotas.asking(quota):
+                    done = await self._run_signed_in(self._correction, prompt, progress, file)
+                return done.reply
         return (await self._run_somewhere(self._search, prompt, progress)).reply
 
     @property
@@ -116,12 +122,16 @@ class GeminiCli:
         One that a warm process took down with it is made again: the caller sees nothing of that.
         """
         warm = self._warm if self._warm and self._warm.profile == profile else None
+        quota = self._quota(profile)
         for tries in range(WARM_TRIES + 1):
             find = warm.find if warm and tries < WARM_TRIES else None
             async with self._places.one(progress, find) as seat:
                 if seat is None:
-                    return await self._run_signed_in(profile, prompt, progress, searched=searched)
-                with suppress(Lost):
+                    with self._quotas.asking(quota):
+                        return await self._run_signed_in(
+                            profile, prompt, progress, searched=searched
+                        )
+                with suppress(Lost), self._quotas.asking(quota):
                     finished = await seat.run(prompt, progress)
                     if error := self._failure(finished, searched=searched):
                         raise error
@@ -157,6 +167,14 @@ class GeminiCli:
                 raise error
             self._empty.add(way)
         raise AssertionError("the last way to sign in returns or raises")
+
+    def _quota(self, profile: Profile) -> str:
+        """The name of the quota that a run uses up; whoever has none is told before it waits."""
+        way = next(iter(gemini_home.sign_ins(self._environ)), None)
+        keys = [self._environ.get(name) for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY")]
+        name = name_of("gemini", way, *keys, profile.model)
+        self._quotas.check(name)
+        return name
 
     def _failure(self, finished: Finished, *, searched: bool) -> GeminiMcpError | None:
         return None if searched and finished.found_something else finished.failure(self._secrets)

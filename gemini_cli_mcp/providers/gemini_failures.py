@@ -40,7 +40,9 @@ _RATE = re.compile(
     r"|\b(?:code|status)\W{1,3}429\b"
 )
 _DELAY = re.compile(
-    r"(?:retry (?:in|after)|retryDelay\W{1,5}) ?(\d+(?:\.\d+)?)(ms|s)\b", re.IGNORECASE
+    r"(?:(?:retry|reset) (?:in|after)|retryDelay\W{1,5}) ?"
+    r"(?=\d)(?:(\d{1,4})h)?(?:(\d{1,4})m(?!s))?(?:(\d{1,9}(?:\.\d+)?)(ms|s)\b)?",
+    re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"ModelNotFoundError|models/\S+ is not found")
 _USAGE = re.compile(
@@ -122,7 +124,9 @@ def _named(code: int, said: str, stderr: str, details: str | None) -> GeminiMcpE
             details=details,
         )
     if _QUOTA.search(words):
-        return QuotaExhausted("The Gemini quota of the day is used up.", details=details)
+        return QuotaExhausted(
+            "The Gemini quota of the day is used up.", details=details, retry_after_s=_delay(words)
+        )
     if code == 173 or _RATE.search(words):
         return _rate_limited(words, details)
     if code in (41, 145, 147) or _KEY_REFUSED.search(words):
@@ -143,11 +147,19 @@ def _named(code: int, said: str, stderr: str, details: str | None) -> GeminiMcpE
     return ExecutionFailed(_described(code, said), details=details)
 
 
-def _rate_limited(words: str, details: str | None) -> GeminiMcpError:
-    delays = [
-        float(number) / (1000 if unit == "ms" else 1) for number, unit in _DELAY.findall(words)
+def _delay(words: str) -> float | None:
+    """The seconds that Google asked to wait."""
+    found = [
+        int(hours or 0) * 3600
+        + int(minutes or 0) * 60
+        + float(number or 0) / (1000 if unit == "ms" else 1)
+        for hours, minutes, number, unit in _DELAY.findall(words)
     ]
-    delay = max(delays, default=None)
+    return max(filter(None, found), default=None)
+
+
+def _rate_limited(words: str, details: str | None) -> GeminiMcpError:
+    delay = _delay(words)
     if delay is not None and delay > LONGEST_WAIT:
         return QuotaExhausted("The Gemini quota is used up.", details=details, retry_after_s=delay)
     return RateLimited(

@@ -62,6 +62,16 @@ class Places:
         self._running = 0
         self._usual = USUAL_RUN
 
+    @property
+    def running(self) -> int:
+        """How many runs there are."""
+        return self._running
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._really_waiting())
+
     @contextlib.asynccontextmanager
     async def one(
         self, progress: Progress, find: Find | None = None
@@ -131,7 +141,7 @@ class Places:
         self.serve()
 
     def _check_queue(self) -> None:
-        waiting = len(self._really_waiting())
+        waiting = self.waiting
         if waiting < self._queue or _let_in.get():
             return
         rounds = (waiting + 1) / max(1, self._running)
