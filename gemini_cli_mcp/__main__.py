@@ -47,6 +47,15 @@ def _refused(error: ConfigError) -> int:
 def _serve(config: Config, options: argparse.Namespace) -> int:
     import anyio
 
+    if options.http:
+        from gemini_cli_mcp.server.http import serve_http
+
+        try:
+            where = (options.host, options.port, options.allowed_host)
+            anyio.run(serve_http, config, os.environ, *where)
+        except ConfigError as error:
+            return _refused(error)
+        return 0
     from gemini_cli_mcp.server.stdio import serve_stdio
 
     anyio.run(serve_stdio, config, os.environ)
@@ -145,9 +154,21 @@ def _parser() -> argparse.ArgumentParser:
         "by the official gemini CLI.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    parser.set_defaults(command=_serve)
+    parser.set_defaults(command=_serve, http=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    serve = commands.add_parser("serve", help="MCP over stdio (also without any command)")
+    serve = commands.add_parser("serve", help="MCP over stdio (also without any command), or HTTP")
+    serve.add_argument("--http", action="store_true", help="streamable HTTP, at /mcp")
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen; default %(default)s")
+    serve.add_argument(
+        "--port", type=_port, default=8000, help="default %(default)s; 0: any that is free"
+    )
+    serve.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name or address by which clients reach the server, beside this machine's own",
+    )
     serve.set_defaults(command=_serve)
     search = commands.add_parser("search", help="research a question and print the report")
     search.add_argument("query", metavar="QUERY")

@@ -126,6 +126,11 @@ class Config(BaseModel):
         description="Seconds without a run after which a warm process is given back; the next "
         "run brings it back",
     )
+    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        10,
+        title="GEMINI_MCP_GRACE",
+        description="Seconds that running calls have to end when an HTTP server is told to stop",
+    )
     web_search: Path | None = Field(
         None,
         title="GEMINI_MCP_WEB_SEARCH",

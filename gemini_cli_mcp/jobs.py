@@ -8,6 +8,7 @@ several machines share: submit, get, wait, cancel.
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 KEPT = 3600.0
 """Seconds that a finished job is kept."""
 MOST_KEPT = 100
-"""Finished jobs that are kept."""
+"""Finished jobs of one owner that are kept."""
 ABANDONED = 120.0
 """Seconds without anybody waiting, after a wait was cancelled, that end a job."""
 
@@ -108,6 +109,11 @@ class Jobs:
         self._tasks.cancel_scope.cancel()
         for job in list(self._jobs.values()):
             await job.done.wait()
+
+    @property
+    def running(self) -> int:
+        """How many are not done."""
+        return sum(job.outcome is None for job in self._jobs.values())
 
     def submit(self, owner: str, work: Work, when_done: Done) -> Job:
         """Begin; `when_done` is told the outcome, whatever it is.
@@ -194,9 +200,11 @@ class Jobs:
 
     def _forget(self) -> None:
         """Those that are done too long, and those that are too many."""
-        finished = sorted(
-            (job for job in self._jobs.values() if job.outcome), key=lambda job: job.ended
+        latest_first = sorted(
+            (job for job in self._jobs.values() if job.outcome), key=lambda job: -job.ended
         )
-        old = [job for job in finished if time.monotonic() - job.ended > KEPT]
-        for job in {*old, *finished[: max(0, len(finished) - MOST_KEPT)]}:
-            del self._jobs[job.id]
+        seen: Counter[str] = Counter()
+        for job in latest_first:
+            seen[job.owner] += 1
+            if time.monotonic() - job.ended > KEPT or seen[job.owner] > MOST_KEPT:
+                del self._jobs[job.id]

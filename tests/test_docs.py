@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,3 +148,40 @@ def test_the_bundle_is_valid_and_starts(tmp_path: Path, stub: Stub) -> None:
         check=False,
     )
     assert started.returncode == 0, started.stderr
+
+
+DEPLOY = ROOT / "deploy"
+
+
+def test_the_container_file_is_a_good_one() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run(
+        [hadolint, "--no-color", str(DEPLOY / "Containerfile")], capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_container_file_copies_what_there_is() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (DEPLOY / "Containerfile").read_text(), re.M)
+
+    assert copied
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists(), name
+    pinned = json.loads((ROOT / "tests/real-cli/package.json").read_text())["dependencies"]
+    assert (
+        f"@google/gemini-cli@{pinned['@google/gemini-cli']}"
+        in (DEPLOY / "Containerfile").read_text()
+    )
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
+def test_the_unit_is_one(tmp_path: Path) -> None:
+    text = (DEPLOY / "gemini-cli-mcp.service").read_text()
+    unit = tmp_path / "gemini-cli-mcp.service"
+    unit.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", text))
+
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+
+    about_it = [line for line in done.stderr.splitlines() if "gemini-cli-mcp" in line]
+    assert about_it == []

@@ -90,7 +90,7 @@ async def examine(environ: Mapping[str, str], *, live: bool) -> AsyncIterator[Fi
     checks += [
         ("providers", _each(surroundings.providers(config, environ))),
         ("engines", _each(surroundings.engines(config, environ))),
-        ("network", _each(surroundings.exposure())),
+        ("network", _each(surroundings.exposure(environ))),
     ]
     if live:
         checks.append(("live search", _live(config, environ)))

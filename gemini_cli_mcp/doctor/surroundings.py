@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.doctor.findings import Finding, note, ok, problem
+from gemini_cli_mcp.door import TOKENS, tokens_of
 from gemini_cli_mcp.errors import CliNotFound, ConfigError
 from gemini_cli_mcp.providers import antigravity_binary
 from gemini_cli_mcp.workspace import Workspace
@@ -115,6 +116,15 @@ def engines(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield ok("engines", f"{names}, from {config.web_search}")
 
 
-def exposure() -> Iterator[Finding]:
+def exposure(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Whether anybody else can reach us."""
-    yield ok("network", "nothing listens: the server speaks over stdin and stdout alone")
+    try:
+        tokens = tokens_of(environ)
+    except ConfigError as error:
+        yield problem("network", error.message, f"Correct {TOKENS}.")
+        return
+    if tokens:
+        said = f"HTTP servers may listen for other machines, with {len(tokens)} token(s)"
+    else:
+        said = f"HTTP servers listen on this machine only, because {TOKENS} is not set"
+    yield ok("network", f"{said}; `serve` without --http speaks over stdin and stdout alone")

@@ -1,15 +1,18 @@
 """The MCP server: its tools, the reports that it keeps as resources, and its prompts."""
 
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import anyio.to_thread
 from mcp.server import MCPServer, NotificationOptions
+from mcp.server.lowlevel import Server as LowLevelServer
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.prompts import Prompt
@@ -20,7 +23,7 @@ from gemini_cli_mcp import __version__
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import GeminiMcpError, InvalidInput, failure_result
 from gemini_cli_mcp.jobs import Done, Job, Jobs
-from gemini_cli_mcp.models import Object, Progress
+from gemini_cli_mcp.models import Object, Progress, as_object
 from gemini_cli_mcp.news import News, Tell
 from gemini_cli_mcp.server import declarations, reports
 from gemini_cli_mcp.server.calls import Calls
@@ -37,12 +40,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OWNER = "stdio"
-"""All jobs belong to the one client at the other end of the pipe."""
+OWNER: ContextVar[str] = ContextVar("OWNER", default="stdio")
+"""Whose call this is: jobs and reports are its own. By default the one client of a pipe."""
 LONGEST_WAIT = 1e6
 """Seconds; no job lives that long."""
 
 _Context = Context[Any, Any]
+_Tool = Callable[[Object, _Context], Awaitable[CallToolResult]]
+
+
+class Watch(Protocol):
+    """Counts what happens."""
+
+    def called(self, tool: str, result: Object | None, seconds: float) -> None:
+        """A call ended with this; None: its client left it."""
+        ...
+
+    def used(self, result: Object) -> None:
+        """A result that models have worked on."""
+        ...
 
 
 class Server(MCPServer[None]):
@@ -54,6 +70,8 @@ class Server(MCPServer[None]):
         self._workspace = workspace
         self._calls = Calls()
         self._jobs: Jobs | None = None
+        self.watch: Watch | None = None
+        """Whoever counts what happens."""
         self._greeted = anyio.Event()
         self._warmth = anyio.CancelScope()
         self._cooled = anyio.Event()
@@ -64,14 +82,14 @@ class Server(MCPServer[None]):
             version=__version__,
             tools=[
                 tool(
-                    self._search,
+                    self._watched("search", self._search),
                     name="search",
                     title="Web search with sources",
                     description=declarations.SEARCH_DESCRIPTION,
                     parameters=declarations.search_parameters(),
                 ),
                 tool(
-                    self._grounded_search,
+                    self._watched("grounded_search", self._grounded_search),
                     name="grounded_search",
                     title="One grounded Google search",
                     description=declarations.GROUNDED_SEARCH_DESCRIPTION,
@@ -80,28 +98,28 @@ class Server(MCPServer[None]):
                     ),
                 ),
                 tool(
-                    self._web_search,
+                    self._watched("web_search", self._web_search),
                     name="web_search",
                     title="Web search for links",
                     description=declarations.WEB_SEARCH_DESCRIPTION,
                     parameters=config.engines.parameters,
                 ),
                 tool(
-                    self._deep_search,
+                    self._watched("deep_search", self._deep_search),
                     name="deep_search",
                     title="Deep research in verified rounds",
                     description=declarations.DEEP_SEARCH_DESCRIPTION,
                     parameters=declarations.deep_search_parameters(config.max_rounds),
                 ),
                 tool(
-                    self._deep_search_result,
+                    self._watched("deep_search_result", self._deep_search_result),
                     name="deep_search_result",
                     title="Result of a deep research",
                     description=declarations.DEEP_SEARCH_RESULT_DESCRIPTION,
                     parameters=declarations.result_parameters(),
                 ),
                 tool(
-                    self._deep_search_cancel,
+                    self._watched("deep_search_cancel", self._deep_search_cancel),
                     name="deep_search_cancel",
                     title="Stop a deep research",
                     description=declarations.DEEP_SEARCH_CANCEL_DESCRIPTION,
@@ -116,6 +134,31 @@ class Server(MCPServer[None]):
             ("fact-check", "Check a claim", declarations.fact_check_prompt),
         ):
             self.add_prompt(Prompt.from_function(prompt, name=name, title=title))
+
+    @property
+    def lowlevel(self) -> LowLevelServer[Any]:
+        """For a transport of our own."""
+        return self._lowlevel_server
+
+    def greet(self) -> None:
+        """No handshake is to come: what can be kept ready, may be."""
+        self._greeted.set()
+
+    async def problem(self) -> GeminiMcpError | None:
+        """Why a search could not work now."""
+        # In a thread: it looks at files, and imports what a search needs.
+        return await anyio.to_thread.run_sync(lambda: self._providers.problem())
+
+    @property
+    def numbers(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
+        """What can be counted at any moment: what it is, and how it is looked up."""
+        return {
+            "queue": ("Runs that wait for their turn", lambda: self._providers.places.waiting),
+            "runs": ("Runs under way", lambda: self._providers.places.running),
+            "cli_processes": ("CLI processes that live", lambda: self._providers.processes),
+            "quotas_open": ("Quotas that are used up", lambda: self._providers.quotas.open),
+            "jobs": ("Deep searches under way", lambda: self._jobs.running if self._jobs else 0),
+        }
 
     async def end(self) -> None:
         """Take no more calls, and end those and the jobs that run."""
@@ -136,6 +179,22 @@ class Server(MCPServer[None]):
 
     # Tools
 
+    def _watched(self, name: str, function: _Tool) -> _Tool:
+        async def watched(arguments: Object, context: _Context) -> CallToolResult:
+            begin = time.monotonic()
+            result: Object | None = None
+            try:
+                answer = await function(arguments, context)
+                result = as_object(answer.structured_content)
+                return answer
+            finally:
+                if self.watch:
+                    self.watch.called(name, result, time.monotonic() - begin)
+                    if result and not name.startswith("deep_search"):  # those are counted once
+                        self.watch.used(result)
+
+        return watched
+
     async def list_tools(self) -> list[Tool]:
         self._greeted.set()
         return await super().list_tools()
@@ -148,7 +207,7 @@ class Server(MCPServer[None]):
             found = await search(self._desk, query, timeout=timeout, progress=progress)
             if tokens(found) <= LARGEST:
                 return found
-            return page(found, self._running_jobs.keep(OWNER, found).id, 0)
+            return page(found, self._running_jobs.keep(OWNER.get(), found).id, 0)
 
         return await self._followed(work, context)
 
@@ -191,7 +250,7 @@ class Server(MCPServer[None]):
             query, rounds = arguments.get("query"), arguments.get("max_iterations")
             seconds = _seconds(arguments, context)
             asked = DeepSearch(self._desk, self._config, query, rounds)
-            job = self._running_jobs.submit(OWNER, asked, _announcement(context))
+            job = self._running_jobs.submit(OWNER.get(), asked, self._done(context))
             await self._running_jobs.wait(job, seconds, _teller(context))
             return state(job)
 
@@ -217,7 +276,7 @@ class Server(MCPServer[None]):
     # Reports as resources
 
     async def list_resources(self) -> list[Resource]:
-        return reports.listed(self._running_jobs.of(OWNER))
+        return reports.listed(self._running_jobs.of(OWNER.get()))
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         return reports.templates()
@@ -225,7 +284,7 @@ class Server(MCPServer[None]):
     async def read_resource(
         self, uri: Any, context: Context[None, Any] | None = None
     ) -> Iterable[ReadResourceContents]:
-        return reports.read(self._running_jobs, OWNER, str(uri))
+        return reports.read(self._running_jobs, OWNER.get(), str(uri))
 
     # Inside
 
@@ -250,6 +309,17 @@ class Server(MCPServer[None]):
 
         return WebSearch(self._config, self._providers, self._environ)
 
+    def _done(self, context: _Context) -> Done:
+        """What is to be done when a deep search ends."""
+        announce = _announcement(context)
+
+        async def done(outcome: Object) -> None:
+            if self.watch:
+                self.watch.used(outcome)
+            await announce(outcome)
+
+        return done
+
     @property
     def _running_jobs(self) -> Jobs:
         if self._jobs is None:
@@ -260,7 +330,7 @@ class Server(MCPServer[None]):
         job_id = arguments.get("job_id")
         if not isinstance(job_id, str):
             raise InvalidInput("`job_id` must be the string that `deep_search` returned.")
-        return self._running_jobs.get(job_id, OWNER)
+        return self._running_jobs.get(job_id, OWNER.get())
 
     async def _stay_warm(self) -> None:
         """Keep processes ready, from when the client shows that the handshake is over."""

@@ -6,6 +6,7 @@ import anyio
 
 from scripts.benchmark import api, document, measure
 from scripts.benchmark.gateway import gateway
+from scripts.benchmark.http import load
 from scripts.benchmark.subjects import DEFAULT, LEAN, PEER_SUBJECTS, SINGLE, WARM
 
 
@@ -21,8 +22,10 @@ async def main(*, peers: bool) -> None:
     start = measure.start_up()
     say("gateway ...")
     through = await gateway()
+    say("a team's server ...")
+    team = await load()
     say("JSON finder ...")
-    results = document.Results(subjects, start, deep, measure.finder(), through)
+    results = document.Results(subjects, start, deep, measure.finder(), through, team)
     sys.stdout.write(document.page(results))
     if peers:
         document.write(results)

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from scripts.benchmark.gateway import AT_ONCE, Gateway
+from scripts.benchmark.http import CALLS, CLIENTS, Load
 from scripts.benchmark.measure import SIZES, SLOW, Measured
 from scripts.benchmark.subjects import CLI, ROOT
 
@@ -29,6 +30,7 @@ class Results:
     deep_search: tuple[float, int]
     finder: dict[str, list[float]]
     gateway: Gateway
+    load: Load
 
 
 def write(results: Results) -> None:
@@ -63,6 +65,15 @@ def page(results: Results) -> str:
             streams_direct=results.gateway.streams_direct,
             searching=results.gateway.streams_searching,
             errors=results.gateway.errors,
+            calls_in_all=CALLS,
+            clients=CLIENTS,
+            served=results.load.served,
+            bare_runs=results.load.bare,
+            load_ratio=results.load.served / results.load.bare,
+            outcomes=", ".join(f"{count} {name}" for name, count in results.load.outcomes.items()),
+            memory_before=results.load.memory[0],
+            memory_after=results.load.memory[1],
+            left=results.load.left or "nothing",
             sizes=" | ".join(f"{size // 1000:,} kB" for size in SIZES),
             rule="---|" * len(SIZES),
             finder=_rows(
