@@ -20,7 +20,7 @@ DAILY = {
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(quota.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(quota, "now", lambda: self.now)
 
 
 @pytest.fixture

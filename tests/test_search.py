@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
+from gemini_cli_mcp.providers import quota
 from gemini_cli_mcp.research.answer import WAITS
 from tests.support import QUESTION, REDIRECT, Stub, Turn, found, report
 
@@ -202,7 +204,10 @@ async def test_success_false_is_a_failed_cycle_without_correction(stub: Stub) ->
     assert not any("temp-invalid-output" in run["prompt"] for run in stub.runs)
 
 
-async def test_a_rate_limit_waits_as_long_as_it_was_told(stub: Stub) -> None:
+async def test_a_rate_limit_waits_as_long_as_it_was_told(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota, "now", lambda: time.monotonic() + sum(stub.waits))
     stub.plays_scenario("rate-limit", "good")
 
     result = await stub.search()

@@ -17,6 +17,7 @@ from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.models import Progress
 from gemini_cli_mcp.providers import gemini_acp, gemini_home, gemini_stream, warm
 from gemini_cli_mcp.providers.choice import Providers
+from gemini_cli_mcp.providers.quota import Quotas
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.research.web_search import WebSearch
@@ -167,7 +168,13 @@ ERRORS: list[tuple[int, Body, str, float | None]] = [
 ]
 
 
-async def test_failures_have_the_names_that_single_runs_give_them(real: Stub, api: FakeApi) -> None:
+async def test_failures_have_the_names_that_single_runs_give_them(
+    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget(quotas: Quotas, name: str) -> None:
+        """Each is to be met anew."""
+
+    monkeypatch.setattr(Quotas, "check", forget)
     real.environ["GEMINI_MCP_TIMEOUT"] = "15"
     named: list[tuple[str, float | None]] = []
     async with house(real) as program:
@@ -526,7 +533,8 @@ async def test_web_search_stays_warm_for_the_gateway(real: Stub, api: FakeApi) -
     real.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
     config = Config.from_env(real.environ)
     workspace = Workspace(config.config_dir)
-    engines = WebSearch(config, Providers(config, workspace, real.environ), real.environ)
+    providers = Providers(config, workspace, real.environ)
+    engines = WebSearch(config, providers, real.environ, warm=True)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engines.stay_warm)

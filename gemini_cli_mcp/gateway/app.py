@@ -47,7 +47,7 @@ SLOWEST_MODELS = 10.0
 REMEMBERED = 600.0
 """Seconds for which an upstream that knew no responses is not asked again."""
 
-Work = Callable[[Outlet], Awaitable[None]]
+Work = Callable[[Outlet], Awaitable[object]]
 
 
 class App:
@@ -166,11 +166,14 @@ class App:
         if self._speaks_responses(asked.line.upstream):
             try:
                 known = asked.line.upstream.id in self._native
-                await _passed("POST", asked.line, RESPONSES, outlet, asked.content, as_it_is=known)
+                status = await _passed(
+                    "POST", asked.line, RESPONSES, outlet, asked.content, as_it_is=known
+                )
             except Refused as error:
                 self._learn(asked.line.upstream, error)
             else:
-                self._native.add(asked.line.upstream.id)
+                if status == 200:
+                    self._native.add(asked.line.upstream.id)
                 return
         await self._answer(asked, answer, outlet)
 
@@ -321,8 +324,8 @@ async def _passed(
     content: bytes | None = None,
     *,
     as_it_is: bool = True,
-) -> None:
-    """A request and its answer, byte for byte; or else Refused if there is no such path."""
+) -> int:
+    """A request and its answer, byte for byte; the status. Or else Refused if there is no path."""
     wanted = line.header(b"accept-encoding") if as_it_is else None
     encodings = (b"accept-encoding", wanted or b"identity")
     async with line.relay(method, path, content, encodings) as response:
@@ -332,6 +335,7 @@ async def _passed(
         async for chunk in response.aiter_raw():
             await outlet.write(chunk)
     await outlet.end()
+    return response.status_code
 
 
 def _object(content: bytes) -> Object | None:

@@ -35,13 +35,13 @@ async def serve_gateway(config: Config, environ: Mapping[str, str], host: str, p
         )
     listening = listen(host, port)
     workspace = Workspace(config.config_dir)
-    search = WebSearch(config, Providers(config, workspace, environ), environ)
+    providers = Providers(config, workspace, environ)
+    search = WebSearch(config, providers, environ, warm=config.warm > 0)
     app = App(known, config.engines, search, tokens)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, workspace.sweep)
-            if config.warm:
-                tasks.start_soon(search.stay_warm)
+            tasks.start_soon(search.stay_warm)
             _tell(listening, known)
             await serve(app.asgi, listening, GRACE)
             tasks.cancel_scope.cancel()

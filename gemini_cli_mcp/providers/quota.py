@@ -7,6 +7,7 @@ wait all go on; after a quota that was used up one run may try first.
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -49,12 +50,12 @@ class Quotas:
         known = self._known(name)
         if known is None:
             return
-        left = known.until - time.monotonic()
+        left = known.until - now()
         if left > 0 or known.probing:
             raise type(known.error)(
                 f"{known.error.message} No run was started: Google asked to wait.",
                 hint=known.error.next_step,
-                retry_after_s=round(max(left, PROBE if known.probing else 1.0), 1),
+                retry_after_s=math.ceil(10 * max(left, PROBE if known.probing else 1.0)) / 10,
             )
 
     @contextmanager
@@ -81,7 +82,7 @@ class Quotas:
     def _known(self, name: str) -> _Open | None:
         known = self._open.get(name)
         waited = known and isinstance(known.error, RateLimited)
-        if known and waited and known.until <= time.monotonic():
+        if known and waited and known.until <= now():
             del self._open[name]
             return None
         return known
@@ -97,7 +98,12 @@ class Quotas:
                 return  # our own cycles wait a little
             wait = min(FIRST_WAIT * 2 ** (refusals - 1), LONGEST_WAIT)
         logger.warning("%s No run is started for %.0f s", error.message, wait)
-        self._open[name] = _Open(error, time.monotonic() + wait, refusals)
+        self._open[name] = _Open(error, now() + wait, refusals)
+
+
+def now() -> float:
+    """The clock that hints are followed by."""
+    return time.monotonic()
 
 
 def name_of(*parts: object) -> str:

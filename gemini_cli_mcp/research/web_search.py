@@ -75,17 +75,19 @@ class WebSearch:
         providers: Providers,
         environ: Mapping[str, str],
         sleep: Sleep = anyio.sleep,
+        *,
+        warm: bool = False,
     ) -> None:
+        """With `warm`, what the default engine needs can be kept ready."""
         self._config = config
         self._choice = providers
         self._environ = environ
         self._sleep = sleep
         self._providers: dict[Target, Provider] = {}
-        self._warm: Target | None = None
+        self._warm = self._default_target() if warm else None
 
     async def stay_warm(self) -> None:
         """Keep ready what the default engine's searches need, until cancelled."""
-        self._warm = self._default_target()
         try:
             if self._warm:
                 await self._choice.stay_warm([self._provider(self._warm)])
