@@ -52,67 +52,86 @@ def response(body: Any, number: int, **more: object) -> Any:
     }
 
 
-def events(body: Any, says: "Says", number: int) -> list[Any]:  # noqa: C901 - one after another
+def events(body: Any, says: "Says", number: int) -> list[Any]:
     """All events of one response; the last one holds it."""
-    made: list[Any] = []
-    output: list[Any] = []
-
-    def tell(kind: str, **fields: object) -> None:
-        made.append({"type": f"response.{kind}", "sequence_number": len(made), **fields})
-
-    def item_of(kind: str, **fields: object) -> Any:
-        return {"id": f"{kind}_{number}_{len(output)}", "status": "in_progress", **fields}
-
-    def close(item: Any, **done: object) -> None:
-        whole = {**item, "status": "completed", **done}
-        tell("output_item.done", output_index=len(output), item=whole)
-        output.append(whole)
-
+    script = _Script(number)
     head = response(body, number)
-    tell("created", response=head)
-    tell("in_progress", response=head)
+    script.tell("created", response=head)
+    script.tell("in_progress", response=head)
     if says.thought:
-        item = item_of("rs", type="reasoning", summary=[])
-        place = {"item_id": item["id"], "output_index": len(output), "summary_index": 0}
-        tell("output_item.added", output_index=len(output), item=item)
-        summary = {"type": "summary_text", "text": says.thought}
-        tell("reasoning_summary_part.added", **place, part={**summary, "text": ""})
-        tell("reasoning_summary_text.delta", **place, delta=says.thought)
-        tell("reasoning_summary_text.done", **place, text=says.thought)
-        tell("reasoning_summary_part.done", **place, part=summary)
-        close(item, summary=[summary])
+        script.think(says.thought)
     if says.text:
-        item = item_of("msg", type="message", role="assistant", content=[])
-        place = {"item_id": item["id"], "output_index": len(output), "content_index": 0}
-        tell("output_item.added", output_index=len(output), item=item)
-        part: Any = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        tell("content_part.added", **place, part=part)
-        for at in range(0, len(says.text), 4):
-            tell("output_text.delta", **place, delta=says.text[at : at + 4], logprobs=[])
-        tell("output_text.done", **place, text=says.text, logprobs=[])
-        whole = {**part, "text": says.text}
-        tell("content_part.done", **place, part=whole)
-        close(item, content=[whole])
+        script.speak(says.text)
     for call in says.calls:
+        script.call(call)
+    for item in says.items:
+        script.tell("output_item.added", output_index=len(script.output), item=item)
+        script.close(item)
+    script.end(head, "incomplete" if says.reason == "length" else says.status_at_end or "completed")
+    return script.made
+
+
+class _Script:
+    """Events as they come."""
+
+    def __init__(self, number: int) -> None:
+        self.made: list[Any] = []
+        self.output: list[Any] = []
+        self._number = number
+
+    def tell(self, kind: str, **fields: object) -> None:
+        said = {"type": f"response.{kind}", "sequence_number": len(self.made), **fields}
+        self.made.append(said)
+
+    def open(self, kind: str, **fields: object) -> Any:
+        item_id = f"{kind}_{self._number}_{len(self.output)}"
+        item = {"id": item_id, "status": "in_progress", **fields}
+        self.tell("output_item.added", output_index=len(self.output), item=item)
+        return item
+
+    def close(self, item: Any, **done: object) -> None:
+        whole = {**item, "status": "completed", **done}
+        self.tell("output_item.done", output_index=len(self.output), item=whole)
+        self.output.append(whole)
+
+    def think(self, text: str) -> None:
+        item = self.open("rs", type="reasoning", summary=[])
+        place = {"item_id": item["id"], "output_index": len(self.output), "summary_index": 0}
+        part = {"type": "summary_text", "text": text}
+        self.tell("reasoning_summary_part.added", **place, part={**part, "text": ""})
+        self.tell("reasoning_summary_text.delta", **place, delta=text)
+        self.tell("reasoning_summary_text.done", **place, text=text)
+        self.tell("reasoning_summary_part.done", **place, part=part)
+        self.close(item, summary=[part])
+
+    def speak(self, text: str) -> None:
+        item = self.open("msg", type="message", role="assistant", content=[])
+        place = {"item_id": item["id"], "output_index": len(self.output), "content_index": 0}
+        part: Any = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        self.tell("content_part.added", **place, part=part)
+        for at in range(0, len(text), 4):
+            self.tell("output_text.delta", **place, delta=text[at : at + 4], logprobs=[])
+        self.tell("output_text.done", **place, text=text, logprobs=[])
+        whole = {**part, "text": text}
+        self.tell("content_part.done", **place, part=whole)
+        self.close(item, content=[whole])
+
+    def call(self, call: Any) -> None:
         name, arguments = call["function"]["name"], str(call["function"]["arguments"])
-        item = item_of("fc", type="function_call", call_id=call["id"], name=name, arguments="")
-        place = {"item_id": item["id"], "output_index": len(output)}
-        tell("output_item.added", output_index=len(output), item=item)
+        item = self.open("fc", type="function_call", call_id=call["id"], name=name, arguments="")
+        place = {"item_id": item["id"], "output_index": len(self.output)}
         middle = len(arguments) // 2
         for piece in (arguments[:middle], arguments[middle:]):
-            tell("function_call_arguments.delta", **place, delta=piece)
-        tell("function_call_arguments.done", **place, arguments=arguments)
-        close(item, arguments=arguments)
-    for whole_item in says.items:
-        tell("output_item.added", output_index=len(output), item=whole_item)
-        close(whole_item)
-    status = "incomplete" if says.reason == "length" else says.status_at_end or "completed"
-    done: Any = {"output": output, "status": status, "usage": USAGE}
-    if status == "failed":
-        done["error"] = {"code": "server_error", "message": "It broke."}
-    if status == "incomplete":
-        done["incomplete_details"] = {"reason": "max_output_tokens"}
-    else:
-        done["completed_at"] = 1_700_000_100
-    tell(status, response={**head, **done})
-    return made
+            self.tell("function_call_arguments.delta", **place, delta=piece)
+        self.tell("function_call_arguments.done", **place, arguments=arguments)
+        self.close(item, arguments=arguments)
+
+    def end(self, head: Any, status: str) -> None:
+        done: Any = {"output": self.output, "status": status, "usage": USAGE}
+        if status == "failed":
+            done["error"] = {"code": "server_error", "message": "It broke."}
+        elif status == "incomplete":
+            done["incomplete_details"] = {"reason": "max_output_tokens"}
+        else:
+            done["completed_at"] = 1_700_000_100
+        self.tell(status, response={**head, **done})

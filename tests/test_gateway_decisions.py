@@ -17,6 +17,7 @@ from gemini_cli_mcp.models import Object
 from gemini_cli_mcp.upstreams import Upstream, Upstreams
 
 GOOGLE = without_file("gemini", "flash")
+ALWAYS = Engines(GOOGLE.engines, "google", "always")
 OWN = {"type": "function", "function": {"name": "web_search"}}
 OTHER = {"type": "function", "function": {"name": "other"}}
 HOSTED = {"type": "web_search_preview_2025_03_11"}
@@ -30,8 +31,10 @@ def several(tmp_path: Any) -> Engines:
         "cli": "gemini-cli.gemini-2.5-flash",
         "api": "gemini-api.gemini-2.5-flash",
     }
-    entries = [{"id": id_, "providerKey": key, "description": id_} for id_, key in keys.items()]
-    entries[0]["default"] = True  # type: ignore[assignment]
+    entries: list[dict[str, Any]] = [
+        {"id": id_, "providerKey": key, "description": id_} for id_, key in keys.items()
+    ]
+    entries[0]["default"] = True
     path = tmp_path / "engines.json"
     path.write_text(json.dumps({"webSearch": {"engines": entries}}))
     return load(path, GOOGLE)
@@ -52,7 +55,7 @@ def test_who_gets_the_tool() -> None:
     assert gets(
         asked("hello", tools=[{"type": "web_search"}], response_format={"type": "json_object"})
     )
-    assert gets(asked("hello"), Engines(GOOGLE.engines, "google", "always"))
+    assert gets(asked("hello"), ALWAYS)
 
 
 @pytest.mark.parametrize(
@@ -68,15 +71,19 @@ def test_who_gets_the_tool() -> None:
         {"functions": [{"name": "old"}]},
         {"response_format": {"type": "json_schema", "json_schema": {}}},
         {"messages": []},
-        {"messages": [{"role": "system", "content": "search the web"}]},
     ],
     ids=str,
 )
 def test_who_does_not(more: Object) -> None:
     assert not gets({**asked(), **more})
-    assert not gets({**asked(), **more}, Engines(GOOGLE.engines, "google", "always")) or (
-        "system" in str(more)
-    )
+    assert not gets({**asked(), **more}, ALWAYS)
+
+
+def test_system_text_asks_for_nothing() -> None:
+    request: Object = {"messages": [{"role": "system", "content": "search the web"}]}
+
+    assert not gets(request)
+    assert gets(request, ALWAYS)
 
 
 def test_a_chain_goes_on_until_its_final_answer() -> None:

@@ -35,6 +35,11 @@ class Call:
         return self.hides and self.name == NAME and self.kind == "function"
 
     @property
+    def query(self) -> str:
+        """What a call of ours asks for, as far as that can be told."""
+        return str((search_arguments(self) or {}).get("query") or "")
+
+    @property
     def is_whole(self) -> bool:
         """Whether its arguments have come to an end."""
         try:

@@ -130,7 +130,7 @@ class Chat:
 
     async def hears(self, chunk: Object, delta: Object) -> None:
         """Pass a chunk of the upstream on with this delta, if that still says something."""
-        self._answer = chunk
+        self._answer = chunk or self._answer
         for name in _HEAD:
             if chunk.get(name) and name not in self._head:
                 self._head[name] = chunk[name]
@@ -141,7 +141,7 @@ class Chat:
             self._gap = ""
         said = {name: value for name, value in delta.items() if name != "role"}
         rest = {name: value for name, value in chunk.items() if name not in _TAKEN}
-        self._beside = rest if self._begun else {**self._beside, **rest}
+        self._beside = rest if self._begun and chunk else {**self._beside, **rest}
         if not self._begun:
             if not chunk.get("id") and not said:  # Azure begins with a chunk that says nothing
                 return

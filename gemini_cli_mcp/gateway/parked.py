@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from gemini_cli_mcp.gateway.calls import Call, search_arguments
+from gemini_cli_mcp.gateway.calls import Call
 from gemini_cli_mcp.gateway.intent import latest_user_text
 from gemini_cli_mcp.gateway.searches import bounded
 from gemini_cli_mcp.gateway.splice import OURS
@@ -98,7 +98,7 @@ class ParkedResponses:
         for item_id, search in searched.items():
             self._searches.put(owner, item_id, search)
             for call_id in ids:  # Codex sends no ids of searches back
-                self._searches.put(owner, f"{query_of(search[0])}\0{call_id}", search)
+                self._searches.put(owner, f"{search[0].query}\0{call_id}", search)
 
     def end(self, owner: str, name: str, ending: Ending) -> None:
         self._endings.put(owner, name, ending)
@@ -149,10 +149,6 @@ def conversation_of(request: Object) -> str | None:
     given = request.get("conversation")
     found = as_object(given).get("id") or (given if isinstance(given, str) else None)
     return f"conversation {found}" if found else None
-
-
-def query_of(call: Call) -> str:
-    return str((search_arguments(call) or {}).get("query") or "")
 
 
 def as_items(call: Call, result: Object) -> list[Object]:

@@ -43,7 +43,10 @@ class Listener(Protocol):
         ...
 
     async def hears(self, chunk: Object, delta: Object) -> None:
-        """A chunk, or a whole answer, and what of it the client may see: all but our calls."""
+        """A chunk, or a whole answer, and what of it the client may see: all but our calls.
+
+        The chunk is empty where calls were held until the end.
+        """
         ...
 
     async def searches(self, calls: Sequence[Call]) -> None:

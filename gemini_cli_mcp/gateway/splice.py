@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 
-from gemini_cli_mcp.gateway.calls import Call, search_arguments
+from gemini_cli_mcp.gateway.calls import Call
 from gemini_cli_mcp.gateway.citations import citations
 from gemini_cli_mcp.models import Object, as_list, as_object
 
@@ -170,8 +170,7 @@ class Splice:
 
     @staticmethod
     def _search(call: Call, item_id: str, status: str) -> Object:
-        query = str((search_arguments(call) or {}).get("query") or "")
-        action = {"type": "search", "query": query, "queries": [query]}
+        action = {"type": "search", "query": call.query, "queries": [call.query]}
         return {"id": item_id, "type": "web_search_call", "status": status, "action": action}
 
     async def _search_event(self, state: str, place: int, item_id: str) -> None:
