@@ -10,17 +10,20 @@ from gemini_cli_mcp import __version__, logs
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.engines import MOST_HITS, RECENCIES
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import THINKING_TOKENS
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, limits: Limits | None = None) -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
     logs.configure("INFO")
-    if options.command in (_doctor, _install):  # they deal with a bad configuration themselves
-        return options.command(options)
+    if options.command is _install:  # these two deal with a bad configuration themselves
+        return _install(options)
+    if options.command is _doctor:
+        return _doctor(options, limits)
     try:
-        config = Config.from_env(os.environ)
+        config = Config.from_env(os.environ, limits)
     except ConfigError as error:
         return _refused(error)
     logs.configure(config.log_level)
@@ -115,11 +118,11 @@ def _login(config: Config, options: argparse.Namespace) -> int:
     return terminal.login(config, os.environ, options.provider)
 
 
-def _doctor(options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace, limits: Limits | None) -> int:
     from gemini_cli_mcp.doctor.examination import doctor
 
     logs.configure("ERROR")
-    return doctor(os.environ, live=options.live, as_json=options.json)
+    return doctor(os.environ, live=options.live, as_json=options.json, limits=limits)
 
 
 def _install(options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gemini_cli_mcp import engines
 from gemini_cli_mcp.engines import Engines
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Thinking
 from gemini_cli_mcp.upstreams import Address
 
@@ -147,6 +148,8 @@ class Config(BaseModel):
         title="GEMINI_MCP_LOG_LEVEL",
         description="DEBUG, INFO, WARNING or ERROR; lines on stderr are `[LEVEL] message`",
     )
+    limits: Limits = Limits()
+    """Not for users: no variable sets it."""
 
     @field_validator("log_level", mode="before")
     @classmethod
@@ -199,16 +202,16 @@ class Config(BaseModel):
         return engines.load(self.web_search, google) if self.web_search else google
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str]) -> "Config":
+    def from_env(cls, environ: Mapping[str, str], limits: Limits | None = None) -> "Config":
         """The configuration that `environ` holds; ConfigError names every wrong variable."""
-        variables = {name: str(field.title) for name, field in cls.model_fields.items()}
+        variables = {name: field.title for name, field in cls.model_fields.items() if field.title}
         given = {
             name: environ[variable].strip()
             for name, variable in variables.items()
             if environ.get(variable, "").strip()
         }
         try:
-            config = cls.model_validate(given)
+            config = cls.model_validate({**given, "limits": limits or Limits()})
             _ = config.engines  # a bad file stops the start too
             return config  # noqa: TRY300 - inside, so that both are checked
         except ValidationError as error:

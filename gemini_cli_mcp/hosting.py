@@ -13,11 +13,7 @@ from starlette.types import ASGIApp, Receive
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gemini_cli_mcp.errors import ConfigError
-
-SLOWEST_HEAD = 10.0
-"""Seconds that a client has to send the head of a request."""
-LAST = 2.0
-"""Seconds that requests have to end when they are told to."""
+from gemini_cli_mcp.limits import Limits
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -41,25 +37,34 @@ def address_of(listening: socket.socket) -> str:
 
 
 async def serve(
-    app: ASGIApp, listening: socket.socket, grace: float, end: Callable[[], None] = lambda: None
+    app: ASGIApp,
+    listening: socket.socket,
+    *,
+    limits: Limits,
+    grace: float,
+    end: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP; then running requests have `grace` seconds.
 
     A second signal ends them at once. `end` is told when they are to end; whatever does not
-    within two seconds is cut off.
+    within `limits.shutdown_cut_off` seconds is cut off.
     """
+
+    class Protocol(_HeadTimeoutProtocol):
+        head_timeout = limits.request_head
+
     config = uvicorn.Config(
         app,
-        http=_Impatient,
+        http=Protocol,
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=grace + LAST,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=grace + limits.shutdown_cut_off,  # type: ignore[arg-type]
     )
     server = _Server(config)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_end_on_signal, server, signals, grace, end)
+            tasks.start_soon(_end_on_signal, server, signals, grace, limits.shutdown_cut_off, end)
             await server.serve([listening])
             tasks.cancel_scope.cancel()
 
@@ -100,8 +105,10 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-class _Impatient(H11Protocol):
+class _HeadTimeoutProtocol(H11Protocol):
     """Does not wait for ever for a client that begins to speak and does not come to an end."""
+
+    head_timeout: float  # of the class: uvicorn makes the instances
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -118,20 +125,21 @@ class _Impatient(H11Protocol):
             if self.cycle is before and not self.transport.is_closing():
                 self.transport.close()
 
-        asyncio.get_running_loop().call_later(SLOWEST_HEAD, end_if_silent)
+        asyncio.get_running_loop().call_later(self.head_timeout, end_if_silent)
 
 
 async def _end_on_signal(
     server: uvicorn.Server,
     signals: AsyncIterator[signal.Signals],
     grace: float,
+    cut_off: float,
     end: Callable[[], None],
 ) -> None:
     loop = asyncio.get_running_loop()
     async for _ in signals:
         if server.should_exit:
             end()
-            loop.call_later(LAST, _cut_off, server)
+            loop.call_later(cut_off, _cut_off, server)
         else:
             loop.call_later(grace, end)
         server.should_exit = True

@@ -18,17 +18,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gemini_cli_mcp.errors import Cancelled, NotFound, failure_result
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, Progress
 from gemini_cli_mcp.news import News, Tell
 
 logger = logging.getLogger(__name__)
-
-KEPT = 3600.0
-"""Seconds that a finished job is kept."""
-MOST_KEPT = 100
-"""Finished jobs of one owner that are kept."""
-ABANDONED = 120.0
-"""Seconds without anybody waiting, after a wait was cancelled, that end a job."""
 
 Done = Callable[[Object], Awaitable[None]]
 """Told the outcome."""
@@ -59,8 +53,8 @@ class Job:
     work: Work | None
     """None when it is done: it holds much, and its outcome is all that is needed."""
     asked: object
+    news: News
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
-    news: News = field(default_factory=News)
     outcome: Object | None = None
     """Its result or failure, once it is done."""
     ended: float = 0
@@ -90,17 +84,18 @@ class Job:
 class Jobs:
     """All jobs of a server."""
 
-    def __init__(self, tasks: TaskGroup) -> None:
+    def __init__(self, tasks: TaskGroup, limits: Limits) -> None:
         self._tasks = tasks
+        self._limits = limits
         self._jobs: dict[str, Job] = {}
 
     @classmethod
     @asynccontextmanager
-    async def open(cls) -> "AsyncGenerator[Jobs]":
+    async def open(cls, limits: Limits) -> "AsyncGenerator[Jobs]":
         """While in here, jobs run; those that are not done at the end are ended."""
         async with anyio.create_task_group() as tasks:
             try:
-                yield cls(tasks)
+                yield cls(tasks, limits)
             finally:
                 tasks.cancel_scope.cancel()
 
@@ -125,13 +120,13 @@ class Jobs:
             usable = not job.cancelled and (job.outcome is None or job.outcome["success"])
             if usable and not job.known and job.asked == work.asked:
                 return job
-        job = self._add(Job(owner, work, work.asked))
+        job = self._add(Job(owner, work, work.asked, self._news()))
         self._tasks.start_soon(self._run, job, work, when_done)
         return job
 
     def keep(self, owner: str, outcome: Object) -> Job:
         """Something that is done already, to be read on in."""
-        job = self._add(Job(owner, None, None, known=True))
+        job = self._add(Job(owner, None, None, self._news(), known=True))
         job.finish(outcome)
         return job
 
@@ -141,8 +136,8 @@ class Jobs:
         job = self._jobs.get(job_id)
         if job is None or job.owner != owner:
             raise NotFound(
-                f"There is no such job. Jobs are kept for an hour, the last {MOST_KEPT} of them, "
-                "and end with the server."
+                "There is no such job. Jobs are kept for an hour, the last "
+                f"{self._limits.jobs_kept} of them, and end with the server."
             )
         return job
 
@@ -171,6 +166,9 @@ class Jobs:
         job.cancel()
         await job.done.wait()
 
+    def _news(self) -> News:
+        return News(self._limits.heartbeat)
+
     def _add(self, job: Job) -> Job:
         self._forget()
         self._jobs[job.id] = job
@@ -188,15 +186,16 @@ class Jobs:
 
     async def _end_if_abandoned(self, job: Job) -> None:
         """When nobody has waited for it long enough."""
+        abandoned = self._limits.job_abandoned
         while job.outcome is None:
-            with anyio.move_on_after(job.last_wait + ABANDONED - time.monotonic()):
+            with anyio.move_on_after(job.last_wait + abandoned - time.monotonic()):
                 await job.done.wait()
-            if not job.waiting and time.monotonic() >= job.last_wait + ABANDONED:
+            if not job.waiting and time.monotonic() >= job.last_wait + abandoned:
                 logger.info("Nobody waits for a deep search any more: it is ended")
                 job.cancel()
                 return
             if job.waiting:
-                await anyio.sleep(ABANDONED / 10)
+                await anyio.sleep(abandoned / 10)
 
     def _forget(self) -> None:
         """Those that are done too long, and those that are too many."""
@@ -206,5 +205,6 @@ class Jobs:
         seen: Counter[str] = Counter()
         for job in latest_first:
             seen[job.owner] += 1
-            if time.monotonic() - job.ended > KEPT or seen[job.owner] > MOST_KEPT:
+            expired = time.monotonic() - job.ended > self._limits.job_kept
+            if expired or seen[job.owner] > self._limits.jobs_kept:
                 del self._jobs[job.id]

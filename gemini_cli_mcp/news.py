@@ -5,17 +5,15 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-HEARTBEAT = 10.0
-"""Seconds of silence after which the last news is told again: some clients give up on silence."""
-
 Tell = Callable[[int, str], Awaitable[None]]
 """Takes a number that always grows, and words with the seconds so far."""
 
 
 class News:
-    """The progress of one piece of work."""
+    """The progress of one piece of work; the last is told again after `heartbeat` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat: float) -> None:
+        self._heartbeat = heartbeat
         self._started = time.monotonic()
         self._messages: list[tuple[float, str]] = []
         self._heard = 0
@@ -52,7 +50,7 @@ class News:
             elif self._over:
                 return
             else:
-                with anyio.move_on_after(HEARTBEAT):
+                with anyio.move_on_after(self._heartbeat):
                     await changed.wait()
                     continue
                 words = self.last

@@ -1,5 +1,6 @@
 # Sourced by the other scripts: `setup run` or `setup dev` makes .venv ready and sets $python;
-# `install` does the same for a folder with a lock of its own.
+# `install` does the same for a folder with a lock of its own, `setup_tests` for all of them.
+# Nothing is done again until a lock changes.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=.venv/bin/python
 PATH=$PWD/.venv/bin:$PATH  # the stub CLI is a Python program too
@@ -51,4 +52,21 @@ install() {
     (cd "$1" && "${@:3}")
     cp "$1/$2" "$1/.installed-$2"
   fi
+}
+
+setup_tests() {
+  setup dev
+  install tests/clients mcp1.txt old_client
+  if has_node; then
+    install tests/real-cli package-lock.json npm ci --silent
+    # Not `npm ci`: it refuses a lock without addresses that has packages for other platforms.
+    install tests/clients package-lock.json npm install --no-save --silent
+  else
+    echo "SKIPPED: the tests on the real gemini CLI and with TypeScript clients, because there is no Node 20 or newer with npm." >&2
+  fi
+}
+
+old_client() {
+  "$OLDPWD/$python" -m venv .venv
+  .venv/bin/python -m pip --disable-pip-version-check -qq install --require-hashes -r mcp1.txt
 }

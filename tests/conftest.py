@@ -4,11 +4,23 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
-from tests.fake_api import FakeApi, fake_api
-from tests.openai_clients import NODE_SDK, NodeClient, environment, running_gateway
-from tests.scripted_upstream import ScriptedUpstream, scripted_upstream
-from tests.support import REDIRECT, Stub, real_on, report
+from gemini_cli_mcp.process import child
+from tests.support import REDIRECT, Clock, Stub, real_on, report
+from tests.support.fake_api import FakeApi, fake_api
+from tests.support.marks import representatives
+from tests.support.openai_clients import (
+    EVERY_CLIENT,
+    NODE_SDK,
+    ONE_CLIENT,
+    QUICK,
+    SOME_CLIENTS,
+    NodeClient,
+    environment,
+    running_gateway,
+)
+from tests.support.scripted_upstream import ScriptedUpstream, scripted_upstream
 
 
 @pytest.fixture
@@ -16,9 +28,23 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(autouse=True)
+def nothing_runs_on() -> Generator[None]:
+    """What a test leaves running surfaces in it, not as a warning in a later one."""
+    yield
+    left = child.running()
+    child._running.clear()
+    assert not left
+
+
 @pytest.fixture
 def stub(tmp_path: Path) -> Stub:
     return Stub(tmp_path)
+
+
+@pytest.fixture
+def clock(mocker: MockerFixture) -> Clock:
+    return Clock(mocker)
 
 
 @pytest.fixture
@@ -46,6 +72,28 @@ def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("gateway")
     with running_gateway(environment(folder, upstream)) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def quick_base(
+    upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[str]:
+    """A gateway that is sooner at the end of its patience."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_gateway(environment(folder, upstream), **QUICK) as address:
+        yield address
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of a gateway's clients: some of them in every run, the whole product in the long one.
+
+    `@pytest.mark.clients("every")` is for what depends on the wire, "one" for what does not.
+    """
+    if {"client", "way"} <= set(metafunc.fixturenames):
+        marker = metafunc.definition.get_closest_marker("clients")
+        which = marker.args[0] if marker else "some"
+        quick = {"every": EVERY_CLIENT, "some": SOME_CLIENTS, "one": ONE_CLIENT}[which]
+        metafunc.parametrize(("client", "way"), representatives(EVERY_CLIENT, quick))
 
 
 @pytest.fixture(scope="module")

@@ -6,50 +6,28 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from gemini_cli_mcp import __version__, engines
 from tests.support import ROOT, STUB, TOOLS, Stub
+from tests.support.doc_blocks import BLOCKS, PAGES, Block, blocks
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(<!-- needs: .* -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.M | re.S)
 YAML = "require('yaml').parse(require('fs').readFileSync(0, 'utf8'))"
-
-
-@dataclass(frozen=True)
-class Block:
-    page: str
-    language: str
-    text: str
-    needs: bool
-
-    def __str__(self) -> str:
-        return f"{self.page}: {self.text.split()[0] if self.text.split() else ''}"
-
-
-BLOCKS = [
-    Block(page.name, found[3], found[4], bool(found[1]))
-    for page in PAGES
-    for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
-]
-
-
-def blocks(*languages: str) -> list[Block]:
-    return [block for block in BLOCKS if block.language in languages]
 
 
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)
 def test_commands_run_as_they_are_written(stub: Stub, block: Block) -> None:
-    # The tests are running: once is enough. The demo and the checks have tests of their own.
-    text = re.sub(r"^scripts/(?:test|check|demo)\b", r"test -x \g<0> #", block.text, flags=re.M)
+    # The tests are running, and .ci/run calls check and smoke; the others take minutes.
+    long = r"^scripts/(?:test-long|test|check|smoke|soak|package|coverage|bench)\b"
+    text = re.sub(long, r"test -x \g<0> #", block.text, flags=re.M)
     text = text.replace(" report.md", f" {stub.home}/report.md")
     environ = {
         **stub.environ,
         "PATH": f"{ROOT}/.venv/bin{os.pathsep}{os.environ['PATH']}",
         "GEMINI_MCP_CLI_PATH": str(STUB),
+        "STUB_GEMINI_PACE": "0",
     }
     options = ["-n"] if block.needs else ["-euo", "pipefail"]
     done = subprocess.run(
@@ -124,30 +102,6 @@ def test_the_packages_tell_of_the_same_program() -> None:
     assert [tool["name"] for tool in manifest["tools"]] == TOOLS
     assert f"<!-- mcp-name: {server['name']} -->" in (ROOT / "README.md").read_text()
     assert len(server["description"]) <= 100
-
-
-@pytest.mark.skipif(not shutil.which("npm"), reason="the official tool is a package of npm's")
-def test_the_bundle_is_valid_and_starts(tmp_path: Path, stub: Stub) -> None:
-    built = subprocess.run(
-        [ROOT / "scripts/build-mcpb"], capture_output=True, text=True, check=False
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    assert "Manifest schema validation passes" in built.stdout + built.stderr
-    shutil.unpack_archive(ROOT / "dist/gemini-cli-mcp.mcpb", tmp_path, "zip")
-
-    entry = json.loads((tmp_path / "manifest.json").read_text())["server"]
-    assert (tmp_path / entry["entry_point"]).exists()
-    arguments = entry["mcp_config"]["args"]
-    module = arguments[arguments.index("python") :]
-    started = subprocess.run(
-        [str(ROOT / ".venv/bin" / module[0]), *module[1:3], "search", "Why?"],
-        cwd=tmp_path,
-        env={**stub.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert started.returncode == 0, started.stderr
 
 
 DEPLOY = ROOT / "deploy"

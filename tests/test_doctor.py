@@ -5,26 +5,19 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from tests.marks import needs_real_cli
-from tests.support import REAL_CLI, STUB, Result, Stub, command
-from tests.test_gemini_binary import official
+from tests.support import REAL_CLI, STUB, Result, Stub, command, fake_gemini
+from tests.support.binaries import official
+from tests.support.marks import needs_real_cli
+from tests.support.terminal import run
 
 Change = Callable[[Stub], None]
 
 
 def doctor(stub: Stub, *arguments: str) -> tuple[int, list[Result]]:
-    done = subprocess.run(
-        [*command("doctor"), "--json", *arguments],
-        env=stub.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = run(stub, "doctor", "--json", *arguments)
     assert done.stderr == ""
     told = json.loads(done.stdout)
     assert told["ok"] is (done.returncode == 0)
@@ -244,10 +237,8 @@ def follow(stub: Stub, fix: str) -> None:
     """Do in a shell what the fix says, with a key of one's own where it has dots."""
     npm = stub.home / "npm"
     npm.mkdir()
-    target = REAL_CLI if REAL_CLI.exists() else STUB
     (npm / "npm").write_text(
-        f"#!/bin/sh\nmkdir -p {stub.home}/.local/bin\n"
-        f"ln -sf {target} {stub.home}/.local/bin/gemini\n"
+        f"#!/bin/sh\nmkdir -p {stub.home}/.local/bin\nln -sf {STUB} {stub.home}/.local/bin/gemini\n"
     )
     (npm / "npm").chmod(0o755)
     script = f"{fix.replace('...', 'a-value-of-mine')}\nenv -0"
@@ -263,13 +254,9 @@ def follow(stub: Stub, fix: str) -> None:
 
 @pytest.fixture
 def user(stub: Stub) -> Stub:
-    """Somebody with everything that a search needs; the real CLI is on PATH where it is there."""
-    if REAL_CLI.exists():
-        del stub.environ["GEMINI_MCP_CLI_PATH"]
-        stub.environ["PATH"] = f"{REAL_CLI.parent}{os.pathsep}{stub.environ['PATH']}"
-    else:
-        (stub.home / ".local/bin").mkdir(parents=True)
-        (stub.home / ".local/bin/gemini").symlink_to(stub.environ.pop("GEMINI_MCP_CLI_PATH"))
+    """Somebody with everything that a search needs; the CLI is the stub."""
+    (stub.home / ".local/bin").mkdir(parents=True)
+    (stub.home / ".local/bin/gemini").symlink_to(stub.environ.pop("GEMINI_MCP_CLI_PATH"))
     stub.environ["GEMINI_API_KEY"] = "a-secret-key"
     return stub
 
@@ -300,29 +287,85 @@ def test_the_cause_is_named_and_the_fix_works(user: Stub, broken: Broken) -> Non
     assert "a-secret-key" not in json.dumps(findings)
 
 
-ODD: dict[str, Change] = {
-    "a home that is a file": both(writes("file", ""), in_home("HOME", "file")),
-    "no home": unsets("HOME"),
-    "a login folder that is a file": both(unsets("GEMINI_API_KEY"), writes(".gemini", "")),
-    "a node of another machine": both(
-        writes("nodes/node", "\x7fELF", 0o755),
-        lambda stub: stub.environ.update(PATH=f"{stub.home}/nodes:{stub.environ['PATH']}"),
+def foreign_node(stub: Stub) -> None:
+    """An official CLI, and a node for another machine."""
+    path = official(stub.home / "new", "0.61.0")
+    writes("nodes/node", "\x7fELF", 0o755)(stub)
+    stub.environ["GEMINI_MCP_CLI_PATH"] = str(path)
+    stub.environ["PATH"] = f"{stub.home}/nodes:{stub.environ['PATH']}"
+
+
+def official_behind_proxies(stub: Stub) -> None:
+    """One that heeds proxies, as the real one does; loopback must not go through them."""
+    writes("nodes/node", "#!/bin/sh\necho v22.1.0\n", 0o755)(stub)
+    stub.environ |= {
+        "GEMINI_MCP_CLI_PATH": str(fake_gemini.install(stub.home)),
+        "PATH": f"{stub.home}/nodes:{stub.environ['PATH']}",
+        "http_proxy": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+    }
+
+
+Told = tuple[str, str, str]
+"""Status, topic and a part of the message."""
+ODD: dict[str, tuple[Change, Told]] = {
+    "a home that is a file": (
+        both(writes("file", ""), in_home("HOME", "file")),
+        ("problem", "gemini CLI", "neither on PATH"),
     ),
-    "proxies": sets(http_proxy="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9"),
-    "an ASCII terminal": both(
-        sets(PYTHONIOENCODING="ascii"), in_home("GEMINI_MCP_CONFIG_DIR", "é")
+    "no home": (
+        both(unsets("HOME"), sets(GEMINI_MCP_CLI_PATH="no-such-gemini")),
+        ("problem", "gemini CLI", "neither on PATH"),
     ),
+    "a login folder that is a file": (
+        both(unsets("GEMINI_API_KEY"), writes(".gemini", "")),
+        ("problem", "sign-in", "there is none"),
+    ),
+    "a node of another machine": (foreign_node, ("problem", "Node", "nodes/node")),
+    "proxies": (official_behind_proxies, ("ok", "isolation", "nothing of yours")),
+    "a folder beyond ASCII": (in_home("GEMINI_MCP_CONFIG_DIR", "é"), ("ok", "folder", "é")),
 }
 
 
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_an_odd_machine_gets_findings_too(user: Stub, odd: Change) -> None:
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_machine_gets_findings_too(user: Stub, name: str) -> None:
     user.environ["GEMINI_MCP_CONFIG_DIR"] = str(user.config_dir)
-    odd(user)
+    change, (status, topic, part) = ODD[name]
+    change(user)
 
     _, findings = doctor(user)
 
-    assert len(findings) >= 3
+    told = {finding["topic"]: finding for finding in findings}
+    assert told[topic]["status"] == status and part in told[topic]["message"]
+    # One thing that is odd does not keep the others from being looked at.
+    assert {"configuration", "folder", "gemini CLI", "sign-in", "engines", "network"} <= set(told)
+
+
+def test_a_cli_that_lets_the_users_set_up_in_is_no_good(user: Stub) -> None:
+    writes("nodes/node", "#!/bin/sh\necho v22.1.0\n", 0o755)(user)
+    program = fake_gemini.install(user.home)
+    honest, leaks = '{"text": prompt}', '{"text": (Path.home() / ".gemini/GEMINI.md").read_text()}'
+    program.write_text(program.read_text().replace(honest, leaks))
+    user.environ["GEMINI_MCP_CLI_PATH"] = str(program)
+    user.environ["PATH"] = f"{user.home}/nodes:{user.environ['PATH']}"
+
+    code, findings = doctor(user)
+
+    told = {finding["topic"]: finding for finding in findings}
+    assert (code, told["isolation"]["status"]) == (1, "problem")
+    assert "let something of the user's own set-up" in told["isolation"]["message"]
+
+
+def test_an_ascii_terminal_gets_findings_too(user: Stub) -> None:
+    user.environ |= {
+        "PYTHONIOENCODING": "ascii",
+        "GEMINI_MCP_CONFIG_DIR": str(user.home / "é"),
+    }
+
+    done = subprocess.run(command("doctor"), env=user.environ, capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\xe9, private and writable" in done.stdout
 
 
 @needs_real_cli
@@ -330,7 +373,6 @@ def test_a_gemini_outside_of_path_works(user: Stub) -> None:
     place = user.home / ".npm-global/bin"
     place.mkdir(parents=True)
     (place / "gemini").symlink_to(REAL_CLI.resolve())
-    user.environ["PATH"] = os.environ["PATH"]
 
     code, findings = doctor(user)
 
@@ -354,6 +396,9 @@ def test_what_dead_servers_left_is_found(user: Stub) -> None:
 
 @needs_real_cli
 def test_a_healthy_set_up_has_its_dry_run(user: Stub) -> None:
+    (user.home / ".local/bin/gemini").unlink()
+    user.environ["PATH"] = f"{REAL_CLI.parent}{os.pathsep}{user.environ['PATH']}"
+
     code, findings = doctor(user)
 
     told = {finding["topic"]: finding for finding in findings}
@@ -375,7 +420,6 @@ def test_one_provider_that_works_is_enough(user: Stub) -> None:
 
 
 def test_live_searches_and_says_how_that_went(user: Stub) -> None:
-    user.environ["GEMINI_MCP_CLI_PATH"] = str(Path(__file__).parent.parent / "scripts/stub-gemini")
     code, findings = doctor(user, "--live")
     user.environ["STUB_GEMINI_SCENARIO"] = "daily-quota"
     failed, after = doctor(user, "--live")
@@ -387,9 +431,7 @@ def test_live_searches_and_says_how_that_went(user: Stub) -> None:
 
 def test_a_person_gets_lines_to_read(user: Stub) -> None:
     del user.environ["GEMINI_API_KEY"]
-    done = subprocess.run(
-        command("doctor"), env=user.environ, capture_output=True, text=True, check=False
-    )
+    done = run(user, "doctor")
 
     assert done.returncode == 1
     assert "problem sign-in: there is none." in done.stdout

@@ -6,142 +6,126 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from itertools import product
 
-import anyio
 import pytest
 
 from gemini_cli_mcp.errors import GeminiMcpError
-from tests.support import Stub, Turn, command, eventually, found, is_alive, report
-from tests.test_server import SEARCH, parent, start
+from tests.support import Clock, Stub, command, eventually, is_alive, parent
+from tests.support.faults import FAULTS, gone, is_reached
+from tests.support.marks import representatives
+from tests.support.server import SEARCH, start
 
-SEARCHES = [found("blue sky", "nasa")]
-FAULTS: dict[str, Turn] = {
-    "hangs before a word": {"hang": "start"},
-    "hangs in a search": {"searches": SEARCHES, "hang": "middle"},
-    "hangs after its answer": {"text": report(), "hang": "end"},
-    "trickles": {"hang": "trickle"},
-    "does not read": {"deaf": True, "hang": "start"},
-    "closes its stdout": {"mute": True, "hang": "start"},
-    "ignores SIGTERM": {"stubborn": True, "hang": "start"},
-    "has a child": {"children": 1, "hang": "start"},
-    "has a child that left": {"children": 1, "escape": "session", "hang": "start"},
-    "has a child nobody knows": {"children": 1, "escape": "scrubbed", "hang": "start"},
-    "has twenty stubborn children": {"children": 20, "stubborn": True, "hang": "start"},
-    "leaves a stubborn child behind": {
-        "text": report(),
-        "searches": SEARCHES,
-        "hang": "middle",
-        "children": 1,
-        "escape": "session",
-        "stubborn": True,
-    },
-}
-
-faults = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+HARD = ("ignores SIGTERM", "has a child nobody knows", "has twenty stubborn children")
+"""What a plain kill of the process or of its group would leave."""
+ESCAPED = {name for name, turn in FAULTS.items() if turn.get("escape")}
 
 
-def is_ready(stub: Stub, fault: Turn) -> Callable[[], bool]:
-    """Whether the stub and all the children it is to have are there."""
-    return lambda: len(stub.alive()) == 1 + fault.get("children", 0)
+@pytest.mark.parametrize("fault", representatives(FAULTS, [*HARD, "trickles"]))
+async def test_a_timeout_leaves_nothing(stub: Stub, clock: Clock, fault: str) -> None:
+    stub.plays(FAULTS[fault])
+    call = asyncio.ensure_future(stub.search())
+    await eventually(is_reached(stub, FAULTS[fault]))
 
-
-async def gone(stub: Stub) -> None:
-    with suppress(TimeoutError):
-        await eventually(lambda: not left(stub), seconds=5)
-    assert not left(stub)
-    await anyio.sleep(0.05)  # the event loop hears of a dead guardian a moment later
-
-
-def left(stub: Stub) -> list[object]:
-    return [*stub.alive(), *stub.files_left(), *guardians()]
-
-
-def guardians() -> list[int]:
-    """Those that this process has started."""
-    found: list[int] = []
-    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-        with suppress(OSError):  # it is gone already
-            if b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(int(pid))
-    return found
-
-
-@faults
-async def test_a_timeout_leaves_nothing(stub: Stub, fault: Turn) -> None:
-    stub.environ["GEMINI_MCP_TIMEOUT"] = "1"
-    stub.plays(fault)
-
-    with anyio.fail_after(10), pytest.raises(GeminiMcpError) as caught:
-        await stub.search()
+    clock.skip(stub.config.timeout)
+    with pytest.raises(GeminiMcpError) as caught:
+        await call
 
     assert caught.value.code == "TIMEOUT"
     await gone(stub)
 
 
-@faults
-@pytest.mark.parametrize("cancels", [1, 2])
-async def test_a_cancel_leaves_nothing(stub: Stub, fault: Turn, cancels: int) -> None:
-    stub.plays(fault)
+@pytest.mark.parametrize(
+    ("fault", "cancels"),
+    representatives(
+        product(FAULTS, (1, 2)), [*product(FAULTS, (1,)), *((fault, 2) for fault in HARD)]
+    ),
+)
+async def test_a_cancel_leaves_nothing(stub: Stub, fault: str, cancels: int) -> None:
+    stub.plays(FAULTS[fault])
     call = asyncio.ensure_future(stub.search())
-    await eventually(is_ready(stub, fault))
+    await eventually(is_reached(stub, FAULTS[fault]))
 
     for _ in range(cancels):
         call.cancel()
         await asyncio.sleep(0.01)
-    with suppress(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError):
         await call
 
     await gone(stub)
 
 
-@faults
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("fault", "number"),
+    representatives(
+        product(FAULTS, (signal.SIGTERM, signal.SIGKILL)),
+        [
+            *product(HARD, (signal.SIGTERM, signal.SIGKILL)),
+            *product(
+                ("hangs in a search", "closes its stdout", "leaves a stubborn child behind"),
+                (signal.SIGKILL,),
+            ),
+        ],
+    ),
+)
 async def test_a_signal_to_the_server_leaves_nothing(
-    stub: Stub, fault: Turn, number: signal.Signals
+    stub: Stub, fault: str, number: signal.Signals
 ) -> None:
-    stub.plays(fault)
+    stub.plays(FAULTS[fault])
 
     with start(stub, *SEARCH) as server:
-        await eventually(is_ready(stub, fault))
+        await eventually(is_reached(stub, FAULTS[fault]))
         server.send_signal(number)
-        await eventually(lambda: server.poll() is not None, seconds=5)
+        await eventually(lambda: server.poll() is not None)
 
     assert server.returncode == (-9 if number == signal.SIGKILL else 0)
     await gone(stub)
 
 
-@faults
-async def test_a_client_that_is_gone_leaves_nothing(stub: Stub, fault: Turn) -> None:
-    stub.plays(fault)
+@pytest.mark.parametrize("fault", representatives(FAULTS, HARD))
+async def test_a_client_that_is_gone_leaves_nothing(stub: Stub, fault: str) -> None:
+    stub.plays(FAULTS[fault])
 
     with start(stub, *SEARCH) as server:
-        await eventually(is_ready(stub, fault))
+        await eventually(is_reached(stub, FAULTS[fault]))
         assert server.stdin
         server.stdin.close()
-        await eventually(lambda: server.poll() is not None, seconds=5)
+        await eventually(lambda: server.poll() is not None)
 
     await gone(stub)
 
 
-@faults
-async def test_a_killed_guardian_is_no_hang(stub: Stub, fault: Turn) -> None:
+async def killed_guardian(stub: Stub, fault: str) -> list[int]:
+    """What is left of a run whose guardian was killed."""
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
-    stub.plays(fault)
+    stub.plays(FAULTS[fault])
     call = asyncio.ensure_future(stub.search())
-    await eventually(is_ready(stub, fault))
+    await eventually(is_reached(stub, FAULTS[fault]))
 
     os.kill(parent(stub.runs[0]["pid"]), signal.SIGKILL)
-    with anyio.fail_after(5), pytest.raises(GeminiMcpError, match="killed by signal 9"):
+    with pytest.raises(GeminiMcpError, match="killed by signal 9"):
         await call
+    with suppress(TimeoutError):
+        await eventually(lambda: not stub.alive(), 1 if fault in ESCAPED else 30)
+    return stub.alive()
 
-    survivors = stub.alive()
-    for pid in survivors:
+
+@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - ESCAPED))
+async def test_a_killed_guardian_leaves_nothing(stub: Stub, fault: str) -> None:
+    assert await killed_guardian(stub, fault) == []
+
+
+@pytest.mark.parametrize("fault", sorted(ESCAPED))
+async def test_a_killed_guardian_leaves_at_most_who_left_the_session(
+    stub: Stub, fault: str
+) -> None:
+    """The one exception: nobody is there to adopt it."""
+    left = await killed_guardian(stub, fault)
+
+    for pid in left:
         os.kill(pid, signal.SIGKILL)
-    # The one exception: who left the session while nobody was there to adopt it.
-    assert not survivors or fault.get("escape")
+    assert stub.runs[0]["pid"] not in left and len(left) <= 1
 
 
 CLIENT = """
@@ -170,10 +154,10 @@ async def test_the_server_leaves_with_its_client_even_if_stdin_stays_open(stub: 
     assert client.stdout
     server, keeper = map(int, client.stdout.readline().split())
     try:
-        await eventually(is_ready(stub, fault))
+        await eventually(is_reached(stub, fault))
         client.kill()
-        client.wait(5)
-        await eventually(lambda: not is_alive(server), seconds=5)
+        client.wait()
+        await eventually(lambda: not is_alive(server))
         await gone(stub)
     finally:
         os.kill(keeper, signal.SIGKILL)
@@ -184,7 +168,7 @@ async def test_a_server_that_is_ending_takes_no_more_calls(stub: Stub) -> None:
     stub.plays({"hang": "start", "stubborn": True})
 
     with start(stub, *SEARCH) as server:
-        await eventually(lambda: len(stub.runs) == 1)
+        await eventually(lambda: stub.hanging)
         server.send_signal(signal.SIGTERM)
         assert server.stdin and server.stdout
         with suppress(BrokenPipeError):

@@ -7,15 +7,15 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from tests.openai_clients import (
-    WAYS,
+from tests.support.openai_clients import (
     Ask,
     NodeClient,
     Outcome,
     ask_python,
     ask_wire,
 )
-from tests.scripted_upstream import (
+from tests.support.scripted_upstream import (
+    ASKED,
     USAGE,
     Says,
     ScriptedUpstream,
@@ -24,12 +24,11 @@ from tests.scripted_upstream import (
 )
 
 MINE = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
-ASKED = "Search the web for the blue sky"
 
 
-@pytest.fixture(params=["openai-python", "openai-node", "the wire"])
-def ask(request: pytest.FixtureRequest, node_client: NodeClient | None) -> Ask:
-    match request.param:
+@pytest.fixture
+def ask(client: str, node_client: NodeClient | None) -> Ask:
+    match client:
         case "openai-python":
             return ask_python
         case "openai-node":
@@ -38,11 +37,6 @@ def ask(request: pytest.FixtureRequest, node_client: NodeClient | None) -> Ask:
             return node_client.ask
         case _:
             return ask_wire
-
-
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 def with_result(got: Outcome) -> list[Any]:
@@ -103,6 +97,7 @@ def test_the_tool_may_be_left_alone(play: Play) -> None:
     assert [tool["function"]["name"] for tool in play.bodies[0]["tools"]] == ["web_search"]
 
 
+@pytest.mark.clients("every")
 def test_one_search(play: Play) -> None:
     query = f"blue {play.model}"
     url = play.upstream.url_of(query)
@@ -158,6 +153,7 @@ def test_a_search_and_then_a_call_of_the_clients(play: Play) -> None:
     ]
 
 
+@pytest.mark.clients("every")
 def test_a_mixed_turn_loses_nothing(play: Play) -> None:
     got = play(
         Says("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
@@ -231,6 +227,7 @@ def test_an_upstream_that_refuses_is_passed_on(play: Play, status: int) -> None:
     assert later.status == (status if play.way == "whole" else None)
 
 
+@pytest.mark.clients("every")
 def test_an_upstream_that_is_cut_off_is_no_success(play: Play) -> None:
     for user in (ASKED, "Hello!"):
         got = play(Says("A long answer that never comes to its end.", cut=True), user=user)
@@ -270,6 +267,7 @@ def test_text_survives_every_cut(play: Play) -> None:
     assert (got.text, got.reason) == (text, "stop")
 
 
+@pytest.mark.clients("every")
 def test_calls_as_providers_send_them(play: Play) -> None:
     """GLM with another id in each delta, Ollama with a call as a whole, Gemini with an object."""
     arguments = '{"query": "sky"}'
@@ -332,6 +330,7 @@ def test_a_model_that_only_announces_gets_an_answer_too(play: Play) -> None:
     assert got.text.startswith("Let me look.") and "https://pages.example/0" in got.text
 
 
+@pytest.mark.clients("one")
 @pytest.mark.parametrize("recency", [["oneDay"], {"a": 1}, 7])
 def test_arguments_of_odd_types(play: Play, recency: object) -> None:
     arguments = json.dumps({"query": "sky", "recency": recency, "count": [], "engine": 5})
@@ -348,6 +347,7 @@ def test_a_crowd_of_searches_is_thinned_out(play: Play) -> None:
     assert sum("hits" in result for result in play.results()) == 8
 
 
+@pytest.mark.clients("one")
 @pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}', "{}"])
 def test_arguments_that_are_garbage(play: Play, arguments: str) -> None:
     got = play(Says(calls=[call(arguments=arguments)]), Says("Never mind."))

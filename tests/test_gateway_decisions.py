@@ -7,14 +7,14 @@ import anyio
 import pytest
 
 from gemini_cli_mcp.engines import Engines, load, without_file
-from gemini_cli_mcp.gateway import searches as searches_module
 from gemini_cli_mcp.gateway.calls import Call, Calls
 from gemini_cli_mcp.gateway.citations import citations
 from gemini_cli_mcp.gateway.injection import injection, with_search
-from gemini_cli_mcp.gateway.parked import LONGEST, MOST, ParkedTurns
+from gemini_cli_mcp.gateway.parked import MOST, ParkedTurns
 from gemini_cli_mcp.gateway.searches import LARGEST, Searches, bounded
 from gemini_cli_mcp.models import Object
 from gemini_cli_mcp.upstreams import Upstream, Upstreams
+from tests.support import Clock
 
 GOOGLE = without_file("gemini", "flash")
 ALWAYS = Engines(GOOGLE.engines, "google", "always")
@@ -146,14 +146,12 @@ def test_calls_are_shown_as_soon_as_they_are_not_ours() -> None:
     assert [call.name for call in calls.all] == ["web_search", "mi", "web_search", "web", "we"]
 
 
-async def test_searches_end_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searches_module, "LONGEST", 0.2)
-
+async def test_searches_end_when_time_is_up() -> None:
     async def never(arguments: Object) -> Object:
         await anyio.sleep(60)
         return {}
 
-    searches = Searches(never, 3)
+    searches = Searches(never, 3, seconds=0.2)
     assert searches.may_go_on
     (result,) = await searches.results([Call("1", "web_search", '{"query": "x"}')])
 
@@ -168,7 +166,7 @@ async def test_twins_share_a_search() -> None:
         made.append(arguments)
         return {"success": True, "summary": "s", "hits": [], "engine": "e", "note": "n"}
 
-    searches = Searches(search, 3)
+    searches = Searches(search, 3, seconds=60)
     twin = '{"query": "x", "count": 1}'
     other = '{"count": 1,   "query": "x"}'
     first, second = await searches.results([Call("1", "", twin), Call("2", "", other)])
@@ -201,8 +199,8 @@ def test_only_addresses_that_were_found_are_cited() -> None:
     ]
 
 
-def test_parked_turns_are_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
-    parked = ParkedTurns()
+def test_parked_turns_are_their_owners(clock: Clock) -> None:
+    parked = ParkedTurns(60)
     user = {"role": "user", "content": "hello"}
     mine = {"role": "assistant", "tool_calls": [{"id": "call_0"}]}
     turn: list[Object] = [{"role": "assistant"}, {"role": "tool"}]
@@ -212,8 +210,7 @@ def test_parked_turns_are_their_owners(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parked.completed("you", [user, mine]) == [user, mine]
     other = {"role": "user", "content": "something else"}
     assert parked.completed("me", [other, mine]) == [other, mine]
-    later = 10**9 + LONGEST
-    monkeypatch.setattr("gemini_cli_mcp.gateway.parked.time.monotonic", lambda: later)
+    clock.skip(60)
     assert parked.completed("me", [user, mine]) == [user, mine]
     for number in range(MOST + 10):
         parked.keep("me", [user], [str(number)], turn)

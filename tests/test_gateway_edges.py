@@ -3,11 +3,7 @@
 import gzip
 import json
 import socket
-import subprocess
-import sys
 import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,14 +12,20 @@ import httpx2
 import openai
 import pytest
 
-from tests.fake_api import FakeApi
-from tests.marks import needs_real_cli
-from tests.openai_clients import NODE_SDK, NodeClient, ask_python, environment, running_gateway
-from tests.scripted_upstream import Says, ScriptedUpstream, search
-from tests.support import REDIRECT, ROOT, Stub, wait_until
-from tests.test_docs import BLOCKS
-from tests.test_gateway import ASKED
-from tests.test_real_cli import SEARCH
+from tests.support import REDIRECT, Stub, wait_until
+from tests.support.doc_blocks import BLOCKS
+from tests.support.fake_api import SEARCH, FakeApi
+from tests.support.leaving import leave
+from tests.support.marks import needs_real_cli
+from tests.support.openai_clients import (
+    NODE_SDK,
+    NodeClient,
+    ask_python,
+    environment,
+    running_gateway,
+)
+from tests.support.scripted_upstream import ASKED, Says, ScriptedUpstream, search
+from tests.support.terminal import run_in
 
 TOKENS = {"GEMINI_MCP_HTTP_TOKENS": "first-token, second-token"}
 HELLO = [{"role": "user", "content": "Hello!"}]
@@ -115,7 +117,9 @@ def test_several_upstreams_share_the_models(upstream: ScriptedUpstream, tmp_path
     with running_gateway(environ) as base:
         listed = httpx2.get(f"{base}/models").json()["data"]
         assert [model["id"] for model in listed] == ["a"]  # the key of the other one is missing
-        assert post(base, {"model": "a", "messages": HELLO}).status_code == 200
+        mine = {"authorization": "Bearer mine", "x-api-key": "mine"}
+        assert post(base, {"model": "a", "messages": HELLO}, headers=mine).status_code == 200
+        assert not mine.keys() & upstream.headers["a"][-1].keys()  # it has no key of its own
         for model, status, word in (
             ("b", 502, "NOT_SET"),
             ("dead-1", 502, "'dead' cannot be reached"),
@@ -202,8 +206,11 @@ def test_limits_of_bodies_and_headers(base: str) -> None:
     assert post(base, large).status_code == 413
     packed = post(base, gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
     assert packed.status_code == 415
-    with suppress(httpx2.HTTPError):  # it is shown the door while it still talks
-        assert post(base, b"{}", headers={"x-large": "a" * 200_000}).status_code in (400, 431)
+    try:
+        status = post(base, b"{}", headers={"x-large": "a" * 200_000}).status_code
+    except httpx2.HTTPError:
+        status = None  # the connection was closed while the client still spoke
+    assert status in (None, 400, 431)
     assert httpx2.get(base.removesuffix("/v1") + "/healthz").json()["status"] == "ok"
 
 
@@ -267,19 +274,13 @@ def test_the_clients_key_is_passed_on_only_if_that_is_wanted(
 
 
 def refusal(environ: dict[str, str], *options: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "gemini_cli_mcp", "gateway", "--port", "0", *options],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = run_in(environ, "gateway", "--port", "0", *options)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     return done.stderr
 
 
 def test_a_start_that_cannot_be(upstream: ScriptedUpstream, stub: Stub, tmp_path: Path) -> None:
-    bare = {**stub.environ, "PYTHONPATH": str(ROOT)}
+    bare = stub.environ
     assert "set GEMINI_MCP_UPSTREAM_URL" in refusal(bare)
     assert "GEMINI_MCP_UPSTREAM_URL='ollama'" in refusal(
         bare | {"GEMINI_MCP_UPSTREAM_URL": "ollama"}
@@ -308,10 +309,10 @@ def test_a_start_that_cannot_be(upstream: ScriptedUpstream, stub: Stub, tmp_path
 
 
 def test_a_slow_search_shows_that_it_lives(
-    upstream: ScriptedUpstream, base: str, model: str
+    upstream: ScriptedUpstream, quick_base: str, model: str
 ) -> None:
     query = f"slow {model}"[:60]
-    upstream.engine_delays[query] = 7
+    upstream.engine_delays[query] = 2
     script = Says(calls=[search(query)])
     models = [f"{model}-{number}" for number in range(3)]
     for each in models:
@@ -319,7 +320,7 @@ def test_a_slow_search_shows_that_it_lives(
     got: dict[str, str] = {}
 
     def of(name: str, ask: Any, each: str) -> None:
-        got[name] = ask(base, "raw", {"model": each, "messages": SEARCHING}).text
+        got[name] = ask(quick_base, "raw", {"model": each, "messages": SEARCHING}).text
 
     threads = [threading.Thread(target=of, args=("python", ask_python, models[0]))]
     node_client = NodeClient() if NODE_SDK.exists() else None
@@ -328,26 +329,24 @@ def test_a_slow_search_shows_that_it_lives(
     for thread in threads:
         thread.start()
     body = {"model": models[2], "messages": SEARCHING, "stream": True}
-    started = time.monotonic()
-    with httpx2.stream("POST", f"{base}/chat/completions", json=body, timeout=30) as answer:
-        lines = ((line, time.monotonic() - started) for line in answer.iter_lines())
-        times = [when for line, when in lines if line.startswith(":")]
+    answer = httpx2.post(f"{quick_base}/chat/completions", json=body, timeout=60)
     for thread in threads:
         thread.join()
     if node_client:
         node_client.close()
 
     assert set(got.values()) == {"There."}
-    assert times[0] < 3 and 4 < times[1] < 7
+    waiting = answer.text.partition("There.")[0]
+    assert waiting.startswith(":") and 3 <= waiting.count(": keep-alive") < 20
 
 
 def test_a_slow_upstream_is_waited_for_with_signs_of_life(
-    upstream: ScriptedUpstream, base: str, model: str
+    upstream: ScriptedUpstream, quick_base: str, model: str
 ) -> None:
     told = {"error": {"message": "Too late.", "type": "x", "param": None, "code": None}}
-    upstream.plays(model, Says(status=500, body=json.dumps(told).encode(), delay=4))
+    upstream.plays(model, Says(status=500, body=json.dumps(told).encode(), delay=2))
 
-    answer = post(base, {"model": model, "messages": SEARCHING, "stream": True})
+    answer = post(quick_base, {"model": model, "messages": SEARCHING, "stream": True})
 
     assert (answer.status_code, answer.text.startswith(":")) == (200, True)
     assert "Too late." in answer.text and "[DONE]" not in answer.text
@@ -361,14 +360,9 @@ def test_whoever_leaves_ends_the_search(
     upstream.engine_delays[query] = 30
     upstream.plays(model, Says(calls=[search(query)]))
 
-    with pytest.raises(httpx2.TimeoutException):
-        httpx2.post(
-            f"{base}/chat/completions",
-            json={"model": model, "messages": SEARCHING, "stream": stream},
-            timeout=httpx2.Timeout(1),
-        )
+    body = {"model": model, "messages": SEARCHING, "stream": stream}
+    leave(f"{base}/chat/completions", body, lambda: query in upstream.searched)
 
-    assert query in upstream.searched
     wait_until(lambda: query in upstream.left)
 
 
@@ -380,11 +374,8 @@ def test_whoever_leaves_ends_the_upstreams_work(
     upstream.plays(model, Says("A long story. " * 500, delay=0.0 if stream else 30, pause=0.05))
 
     body = {"model": model, "messages": messages, "stream": stream}
-    with (
-        suppress(httpx2.ReadTimeout),
-        httpx2.stream("POST", f"{base}/chat/completions", json=body, timeout=1) as answer,
-    ):
-        next(answer.iter_raw())
+    heard = b"data: " if stream else b""
+    leave(f"{base}/chat/completions", body, lambda: model in upstream.asked, heard=heard)
 
     wait_until(lambda: model in upstream.left)
 
@@ -393,14 +384,13 @@ def test_a_gateway_that_is_told_to_end_ends(
     upstream: ScriptedUpstream, tmp_path: Path, model: str
 ) -> None:
     upstream.plays(model, Says("A long story. " * 500, pause=0.1))
-    with running_gateway(environment(tmp_path, upstream)) as base:
+    soon = {"gateway_grace": 0.2, "shutdown_cut_off": 0.2}
+    with running_gateway(environment(tmp_path, upstream), **soon) as base:
         thread = threading.Thread(
             target=lambda: ask_python(base, "raw", {"model": model, "messages": SEARCHING})
         )
         thread.start()
         wait_until(lambda: model in upstream.asked)
-        started = time.monotonic()
-    assert time.monotonic() - started < 10
     thread.join()
     assert not list((tmp_path / "config").rglob("*"))
 
@@ -425,7 +415,6 @@ def test_the_program_of_the_page_runs(
 
 
 @needs_real_cli
-@pytest.mark.real_cli
 def test_a_search_by_the_real_cli(
     upstream: ScriptedUpstream, real: Stub, api: FakeApi, model: str
 ) -> None:

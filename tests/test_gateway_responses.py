@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx2
 import pytest
 
-from tests import native_responses
-from tests.openai_clients import (
+from tests.support import native_responses, wait_until
+from tests.support.leaving import leave
+from tests.support.openai_clients import (
+    QUICK,
     WAYS,
     Ask,
     NodeClient,
@@ -19,17 +22,14 @@ from tests.openai_clients import (
     respond_wire,
     running_gateway,
 )
-from tests.scripted_upstream import Says, ScriptedUpstream, call, search
-from tests.support import wait_until
-from tests.test_gateway import ASKED
+from tests.support.scripted_upstream import ASKED, Says, ScriptedUpstream, call, search
 
 MINE = {"type": "function", "name": "mine", "parameters": {"type": "object"}, "strict": False}
 HOSTED = {"type": "web_search"}
 
 
-@pytest.fixture(scope="module")
-def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    folder = tmp_path_factory.mktemp("gateway")
+def both_kinds(folder: Path, upstream: ScriptedUpstream) -> dict[str, str]:
+    """The environment of a gateway with an upstream of each kind."""
     upstreams = [
         {
             "id": "native",
@@ -38,13 +38,28 @@ def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -
         },
         {"id": "chat", "baseUrl": f"{upstream.address}/v1"},
     ]
-    with running_gateway(environment(folder, upstream, upstreams=upstreams)) as address:
+    return environment(folder, upstream, upstreams=upstreams)
+
+
+@pytest.fixture(scope="module")
+def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_gateway(both_kinds(folder, upstream)) as address:
         yield address
 
 
-@pytest.fixture(params=["openai-python", "openai-node", "the wire"])
-def ask(request: pytest.FixtureRequest, node_client: NodeClient | None) -> Ask:
-    match request.param:
+@pytest.fixture(scope="module")
+def quick_base(
+    upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[str]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with running_gateway(both_kinds(folder, upstream), **QUICK) as address:
+        yield address
+
+
+@pytest.fixture
+def ask(client: str, node_client: NodeClient | None) -> Ask:
+    match client:
         case "openai-python":
             return respond_python
         case "openai-node":
@@ -100,11 +115,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=WAYS)
-def play(
-    request: pytest.FixtureRequest, upstream: ScriptedUpstream, base: str, ask: Ask, kind: str
-) -> Play:
-    return Play(upstream, base, ask, request.param, kind)
+@pytest.fixture
+def play(upstream: ScriptedUpstream, base: str, ask: Ask, way: str, kind: str) -> Play:
+    return Play(upstream, base, ask, way, kind)
 
 
 def test_without_intent_nothing_is_added(play: Play) -> None:
@@ -114,6 +127,7 @@ def test_without_intent_nothing_is_added(play: Play) -> None:
     assert play.tools() == []
 
 
+@pytest.mark.clients("every")
 def test_one_search(play: Play) -> None:
     query = f"blue {play.model}"[:60]
     url = play.upstream.url_of(query)
@@ -167,6 +181,7 @@ def with_result(got: Outcome) -> list[Any]:
     return [{"role": "user", "content": ASKED}, *got.output, *results]
 
 
+@pytest.mark.clients("every")
 def test_a_mixed_turn_loses_nothing(play: Play) -> None:
     got = play(
         Says("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
@@ -274,12 +289,14 @@ def test_an_upstream_that_refuses_is_passed_on(play: Play, status: int) -> None:
         assert (later.status, "Slow down." in later.message) == (status, True)
 
 
+@pytest.mark.clients("every")
 def test_an_upstream_that_is_cut_off_is_no_success(play: Play) -> None:
     for user in (ASKED, "Hello!"):
         got = play(Says("A long answer that never comes to its end.", cut=True), user=user)
         assert got.error is not None, user
 
 
+@pytest.mark.clients("every")
 def test_an_answer_that_is_too_long(play: Play) -> None:
     got = play(Says(calls=[search("x")]), Says("Too long", reason="length"))
 
@@ -296,6 +313,7 @@ def test_chinese(play: Play) -> None:
     assert (got.text, got.searches) == (text, [("天空", "completed")])
 
 
+@pytest.mark.clients("one")
 @pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}'])
 def test_arguments_that_are_garbage(play: Play, arguments: str) -> None:
     got = play(Says(calls=[call(arguments=arguments)]), Says("Never mind."))
@@ -336,6 +354,7 @@ def test_domains_are_filtered(play: Play) -> None:
     assert "other.example" in play.results()[0]["error"]["message"]
 
 
+@pytest.mark.clients("every")
 def test_traffic_as_of_codex(play: Play) -> None:
     """Instructions, a hosted tool on every request, replayed items, parallel calls."""
     common: Any = {
@@ -517,11 +536,11 @@ def test_calls_that_grow_at_the_same_time(chat: Play) -> None:
     assert got.calls == [("mine", '{"a": 1}'), ("mine", '{"b": 2}')]
 
 
-def test_a_late_failure_is_an_event(upstream: ScriptedUpstream, base: str, kind: str) -> None:
-    play = Play(upstream, base, respond_wire, "raw", kind)
+def test_a_late_failure_is_an_event(upstream: ScriptedUpstream, quick_base: str, kind: str) -> None:
+    play = Play(upstream, quick_base, respond_wire, "raw", kind)
     told = {"error": {"message": "Too late.", "type": "x", "param": None, "code": "y"}}
 
-    got = play(Says(status=500, body=json.dumps(told).encode(), delay=4))
+    got = play(Says(status=500, body=json.dumps(told).encode(), delay=2))
 
     assert (got.error, got.message) == ("failed", "Too late.")
 
@@ -596,14 +615,14 @@ def test_calls_as_chat_providers_send_them(chat: Play) -> None:
         assert (got.text, got.calls, got.searches) == ("Found.", [], [("sky", "completed")])
 
 
-def test_a_slow_search_shows_that_it_lives(upstream: ScriptedUpstream, base: str) -> None:
-    play = Play(upstream, base, respond_wire, "raw", "native")
+def test_a_slow_search_shows_that_it_lives(upstream: ScriptedUpstream, quick_base: str) -> None:
+    play = Play(upstream, quick_base, respond_wire, "raw", "native")
     query = f"slow {play.model}"[:60]
-    upstream.engine_delays[query] = 6
+    upstream.engine_delays[query] = 2
     upstream.plays(play.model, Says(calls=[search(query)]), Says("There."))
     body = {"model": play.model, "input": ASKED, "stream": True}
 
-    answer = httpx2.post(f"{base}/responses", json=body, timeout=30)
+    answer = httpx2.post(f"{quick_base}/responses", json=body, timeout=30)
 
     searching = answer.text.partition("web_search_call.searching")[2]
     assert ": keep-alive" in searching.partition("web_search_call.completed")[0]
@@ -616,10 +635,8 @@ def test_whoever_leaves_ends_the_search(upstream: ScriptedUpstream, base: str, k
     upstream.plays(play.model, Says(calls=[search(query)]))
 
     body = {"model": play.model, "input": ASKED, "stream": True}
-    with pytest.raises(httpx2.TimeoutException):
-        httpx2.post(f"{base}/responses", json=body, timeout=httpx2.Timeout(1))
+    leave(f"{base}/responses", body, lambda: query in upstream.searched)
 
-    assert query in upstream.searched
     wait_until(lambda: query in upstream.left)
 
 

@@ -1,6 +1,5 @@
 """Finding the CLI where people have it, and knowing it for what it is."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,22 +8,7 @@ import pytest
 
 from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.providers.gemini_binary import find
-
-
-def executable(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    return path
-
-
-def official(folder: Path, version: str) -> Path:
-    package = folder / "lib/node_modules/@google/gemini-cli"
-    executable(package / "bundle/gemini.js")
-    (package / "package.json").write_text(json.dumps({"version": version}))
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin/gemini").symlink_to(package / "bundle/gemini.js")
-    return folder / "bin/gemini"
+from tests.support.binaries import executable, official
 
 
 def test_path_comes_first(tmp_path: Path) -> None:

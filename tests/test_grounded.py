@@ -1,15 +1,18 @@
 """`grounded_search`: what the search said, or nothing; and providers that stand in for another."""
 
+import asyncio
 import json
 import re
-from collections.abc import Generator
+import sys
+from collections.abc import Coroutine, Generator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from pytest_mock import MockerFixture
 
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import (
     CliNotFound,
     ConfigError,
@@ -24,25 +27,25 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.research.grounded import failure_text, grounded_search
-from tests.fake_api import FakeApi, fake_api
 from tests.support import (
     QUESTION,
     REAL_CLI,
     REDIRECT,
     ROOT,
+    Clock,
     Result,
     Stub,
     eventually,
     found,
     report,
 )
-from tests.test_server import connected
+from tests.support.fake_api import FakeApi, fake_api
+from tests.support.marks import needs_real_cli, representatives
+from tests.support.server import in_process
 
 AGY = ROOT / "scripts" / "stub-agy"
-needs_the_real_cli = pytest.mark.skipif(
-    not REAL_CLI.exists(), reason="scripts/test installs it where Node is"
-)
 SHAPE = re.compile(
     r"## Search Results\n\n(?P<text>.+)\n\n"
     r"### Sources\n(?P<sources>(?:- \[.+\]\(http.+\) \(.+\)\n)+)\n"
@@ -84,7 +87,7 @@ class Providers:
         return [json.loads(path.read_text()) for path in sorted(self.agy_runs.iterdir())]
 
     async def ground(self, query: object = QUESTION, *how: object) -> Result:
-        config = Config.from_env(self.stub.environ)
+        config = self.stub.config
         with self.stub.desk(config) as desk:
             return await grounded_search(
                 desk, config, query, *how, progress=self.stub.messages.append
@@ -156,7 +159,7 @@ async def test_the_default_of_the_api_is_the_current_flash(
     assert request.body["generationConfig"]["thinkingConfig"]["thinking_level"] == level
 
 
-@needs_the_real_cli
+@needs_real_cli
 @pytest.mark.parametrize(
     ("model", "thinking", "expected"),
     [
@@ -188,7 +191,7 @@ async def test_the_real_cli_searches_with_the_asked_model_and_thinking(
     assert providers.stub.files_left() == []
 
 
-@needs_the_real_cli
+@needs_real_cli
 async def test_what_the_real_cli_found_is_not_lost_to_a_late_failure(
     providers: Providers, api: FakeApi
 ) -> None:
@@ -277,7 +280,7 @@ async def test_the_notice_of_agys_terms_comes_once(
     providers: Providers, caplog: pytest.LogCaptureFixture
 ) -> None:
     providers.use("antigravity")
-    config = Config.from_env(providers.stub.environ)
+    config = providers.stub.config
 
     with providers.stub.desk(config) as desk:
         for _ in range(2):
@@ -387,7 +390,7 @@ async def test_the_api_is_not_grounded_without_a_page(
         await providers.ground()
 
 
-@needs_the_real_cli
+@needs_real_cli
 @pytest.mark.parametrize("model", [None, "gemini-2.5-flash"])
 async def test_a_source_list_that_the_model_wrote_is_no_source(
     providers: Providers, api: FakeApi, model: str | None
@@ -401,7 +404,7 @@ async def test_a_source_list_that_the_model_wrote_is_no_source(
         await providers.ground(QUESTION, model)
 
 
-@needs_the_real_cli
+@needs_real_cli
 @pytest.mark.parametrize("model", ["gemini-3-flash", "gemini-3.1-flash-lite", "gemini-3.5-flash"])
 async def test_a_model_that_the_real_cli_would_swap_is_refused(
     providers: Providers, model: str
@@ -412,7 +415,7 @@ async def test_a_model_that_the_real_cli_would_swap_is_refused(
         await providers.ground(QUESTION, model)
 
 
-@needs_the_real_cli
+@needs_real_cli
 async def test_a_query_of_several_paragraphs_leaves_the_text_alone(
     providers: Providers, api: FakeApi
 ) -> None:
@@ -619,11 +622,20 @@ def failed(providers: Providers, name: str, how: str) -> None:
         environ["STUB_AGY_SCENARIO"] = how
         if how == "missing":
             environ["GEMINI_MCP_AGY_PATH"] = "/nowhere/agy"
-        if how == "stall":
-            environ["GEMINI_MCP_TIMEOUT"] = "4"
     else:
         providers.stub.plays_scenario(how)
         del environ["STUB_GEMINI_TURNS"]
+
+
+async def outcome(
+    call: Coroutine[Any, Any, Result], providers: Providers, clock: Clock, how: str
+) -> Result:
+    """What comes of a call; of one that stalls, when it has come to that and time has passed."""
+    begun = asyncio.ensure_future(call)
+    if how == "stall":
+        await eventually(lambda: providers.agy)
+        clock.skip(providers.stub.limits.agy_idle_at_start)
+    return await begun
 
 
 def api_error(code: int, status: str, message: str, *details: object) -> tuple[int, Any]:
@@ -640,40 +652,62 @@ API_FAILURES = {
     "unknown-model": api_error(404, "NOT_FOUND", "models/x is not found"),
 }
 
-# provider, how it fails, its error, whether the next one gets its turn
-TABLE: list[tuple[str, str, type[GeminiMcpError], bool]] = [
-    ("antigravity", "missing", CliNotFound, True),
-    ("antigravity", "no-sign-in", NotSignedIn, True),
-    ("antigravity", "quota", QuotaExhausted, True),
-    ("antigravity", "busy", RateLimited, True),
-    ("antigravity", "failure", ExecutionFailed, True),
-    ("antigravity", "empty", ExecutionFailed, True),
-    ("antigravity", "cut", ExecutionFailed, True),
-    ("antigravity", "stall", TimedOut, True),
-    ("antigravity", "denied", PermissionDenied, False),
-    ("antigravity", "bad-model", ConfigError, False),
-    ("api", "no-key", NotSignedIn, True),
-    ("api", "forbidden", NotSignedIn, True),
-    ("api", "rate", RateLimited, True),
-    ("api", "quota", QuotaExhausted, True),
-    ("api", "server", ExecutionFailed, True),
-    ("api", "unknown-model", ConfigError, False),
-    ("gemini", "no-sign-in", NotSignedIn, True),
-    ("gemini", "daily-quota", QuotaExhausted, True),
-    ("gemini", "rate-limit", RateLimited, True),
-    ("gemini", "server-error", ExecutionFailed, True),
-    ("gemini", "empty", ExecutionFailed, True),
-    ("gemini", "cut", ExecutionFailed, True),
-    ("gemini", "unknown-model", ConfigError, False),
+FAILURES: dict[tuple[str, str], tuple[type[GeminiMcpError], bool]] = {
+    ("antigravity", "missing"): (CliNotFound, True),
+    ("antigravity", "no-sign-in"): (NotSignedIn, True),
+    ("antigravity", "quota"): (QuotaExhausted, True),
+    ("antigravity", "busy"): (RateLimited, True),
+    ("antigravity", "failure"): (ExecutionFailed, True),
+    ("antigravity", "empty"): (ExecutionFailed, True),
+    ("antigravity", "cut"): (ExecutionFailed, True),
+    ("antigravity", "stall"): (TimedOut, True),
+    ("antigravity", "denied"): (PermissionDenied, False),
+    ("antigravity", "bad-model"): (ConfigError, False),
+    ("api", "no-key"): (NotSignedIn, True),
+    ("api", "forbidden"): (NotSignedIn, True),
+    ("api", "rate"): (RateLimited, True),
+    ("api", "quota"): (QuotaExhausted, True),
+    ("api", "server"): (ExecutionFailed, True),
+    ("api", "unknown-model"): (ConfigError, False),
+    ("gemini", "no-sign-in"): (NotSignedIn, True),
+    ("gemini", "daily-quota"): (QuotaExhausted, True),
+    ("gemini", "rate-limit"): (RateLimited, True),
+    ("gemini", "server-error"): (ExecutionFailed, True),
+    ("gemini", "empty"): (ExecutionFailed, True),
+    ("gemini", "cut"): (ExecutionFailed, True),
+    ("gemini", "unknown-model"): (ConfigError, False),
+}
+"""A provider and how it fails: its error, and whether the next one gets its turn."""
+TYPICAL = [
+    ("antigravity", "missing"),
+    ("antigravity", "denied"),
+    ("antigravity", "stall"),
+    ("api", "rate"),
+    ("api", "quota"),
+    ("gemini", "no-sign-in"),
+    ("gemini", "server-error"),
+    ("gemini", "unknown-model"),
 ]
+"""One for each type of error; which provider had it makes no difference."""
 NEXT = {"antigravity": "gemini", "api": "gemini", "gemini": "antigravity"}
 
 
-@pytest.mark.parametrize(("name", "how", "error", "goes_on"), TABLE)
-@pytest.mark.parametrize("tool", ["search", "grounded"])
+@pytest.mark.parametrize(
+    ("name", "how", "tool"),
+    representatives(
+        [(*failure, tool) for failure in FAILURES for tool in ("search", "grounded")],
+        [
+            *((*failure, "search") for failure in TYPICAL),
+            ("antigravity", "stall", "grounded"),
+            ("api", "rate", "grounded"),
+            ("gemini", "no-sign-in", "grounded"),
+        ],
+    ),
+)
 async def test_the_next_provider_answers_after_a_failure(
-    providers: Providers, name: str, how: str, error: type[GeminiMcpError], goes_on: bool, tool: str
+    providers: Providers, clock: Clock, name: str, how: str, tool: str
 ) -> None:
+    error, goes_on = FAILURES[name, how]
     providers.use(f"{name},{NEXT[name]}")
     failed(providers, name, how)
     call = providers.stub.search if tool == "search" else providers.ground
@@ -682,7 +716,7 @@ async def test_the_next_provider_answers_after_a_failure(
         with pytest.raises(error):
             await call()
         return
-    metadata = (await call())["metadata"]
+    metadata = (await outcome(call(), providers, clock, how))["metadata"]
 
     assert metadata["provider"] == NEXT[name]
     [reason] = metadata["fallback"]
@@ -690,36 +724,69 @@ async def test_the_next_provider_answers_after_a_failure(
     assert reason["message"]
 
 
-@pytest.mark.parametrize(("name", "how", "error", "goes_on"), TABLE)
-async def test_the_last_provider_has_the_last_word(
-    providers: Providers, name: str, how: str, error: type[GeminiMcpError], goes_on: bool
+async def test_one_that_hangs_leaves_half_of_the_time_to_the_next(
+    providers: Providers, clock: Clock
 ) -> None:
+    providers.use("antigravity,gemini")
+    failed(providers, "antigravity", "stall")
+    providers.stub.limits = Limits(agy_idle_at_start=1000)
+    call = asyncio.ensure_future(providers.stub.search())
+    await eventually(lambda: providers.agy)
+
+    clock.skip(providers.stub.config.timeout / 2)
+    metadata = (await call)["metadata"]
+
+    assert metadata["provider"] == "gemini"
+    assert metadata["fallback"][0]["message"] == "There was no answer within 150 s."
+
+
+@pytest.mark.parametrize(("name", "how"), representatives(FAILURES, TYPICAL))
+async def test_the_last_provider_has_the_last_word(
+    providers: Providers, clock: Clock, name: str, how: str
+) -> None:
+    error, _ = FAILURES[name, how]
     other = NEXT[name]
     providers.use(f"{other},{name}")
     failed(providers, other, "no-sign-in")
     failed(providers, name, how)
 
     with pytest.raises(GeminiMcpError) as caught:
-        await providers.stub.search()
+        await outcome(providers.stub.search(), providers, clock, how)
 
     unusable = error in (CliNotFound, NotSignedIn)
     assert caught.value.code == ("NO_PROVIDER" if unusable else error.code)
 
 
-@pytest.mark.parametrize(("name", "how", "error", "goes_on"), TABLE)
+@pytest.mark.parametrize(("name", "how"), FAILURES)
 async def test_alone_a_providers_own_error_stands(
-    providers: Providers, name: str, how: str, error: type[GeminiMcpError], goes_on: bool
+    providers: Providers, clock: Clock, name: str, how: str
 ) -> None:
+    error, _ = FAILURES[name, how]
     providers.use(name)
     failed(providers, name, how)
 
     with pytest.raises(error):
-        await providers.stub.search()
+        await outcome(providers.stub.search(), providers, clock, how)
 
 
-@pytest.mark.parametrize("tool", ["search", "deep_search", "grounded"])
-@pytest.mark.parametrize("agy", ["missing", "no-sign-in", "quota", "failure", "no-search"])
-@pytest.mark.parametrize("how", ["no-key", "quota", "server"])
+@pytest.mark.parametrize(
+    ("tool", "agy", "how"),
+    representatives(
+        product(
+            ("search", "deep_search", "grounded"),
+            ("missing", "no-sign-in", "quota", "failure", "no-search"),
+            ("no-key", "quota", "server"),
+        ),
+        [
+            ("search", "missing", "no-key"),
+            ("search", "no-search", "quota"),
+            ("deep_search", "quota", "server"),
+            ("deep_search", "missing", "quota"),
+            ("grounded", "no-sign-in", "no-key"),
+            ("grounded", "failure", "server"),
+        ],
+    ),
+)
 async def test_the_third_provider_answers_with_the_reasons_of_two(
     providers: Providers, tool: str, agy: str, how: str
 ) -> None:
@@ -768,9 +835,9 @@ async def test_a_deep_search_ends_with_its_report_when_no_provider_is_left(
 
 
 async def test_a_missing_extra_is_told_with_how_to_get_it(
-    providers: Providers, monkeypatch: pytest.MonkeyPatch
+    providers: Providers, mocker: MockerFixture
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "google", None)
+    mocker.patch.dict(sys.modules, {"google": None})
     providers.use("api")
 
     with pytest.raises(NoProvider) as caught:
@@ -803,7 +870,7 @@ def test_an_error_is_a_text_to_act_on(error: GeminiMcpError, heading: str) -> No
 
 
 async def test_a_client_gets_result_and_errors_in_markdown(providers: Providers) -> None:
-    async with connected(providers.stub) as client:
+    async with in_process(providers.stub) as client:
         good = await client.call_tool("grounded_search", {"query": QUESTION})
         bad = await client.call_tool("grounded_search", {"query": QUESTION, "thinking": "loud"})
         providers.stub.plays({"text": "From memory."})

@@ -2,17 +2,19 @@
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_mock import MockerFixture
 
+import gemini_cli_mcp.install
 from gemini_cli_mcp.install import BACKUP, CLIENTS, NAME, config_file
-from gemini_cli_mcp.providers.gemini_binary import SHORT_PATH
-from tests.support import STUB, Stub, command
-from tests.test_gemini_binary import executable
+from gemini_cli_mcp.providers import gemini_binary
+from tests.support import STUB, Stub
+from tests.support.binaries import executable
+from tests.support.terminal import run
 
 FILES = {
     "claude-desktop": ".config/Claude/claude_desktop_config.json",
@@ -25,13 +27,7 @@ clients = pytest.mark.parametrize("client", FILES)
 
 
 def install(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*command("install"), *arguments],
-        env=stub.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run(stub, "install", *arguments)
 
 
 def entry(stub: Stub, client: str) -> dict[str, Any]:
@@ -141,19 +137,23 @@ def test_paths_do_not_depend_on_where_the_client_starts_us(stub: Stub) -> None:
     assert entry(stub, "cursor")["env"]["GEMINI_MCP_CONFIG_DIR"] == str(Path("here").absolute())
 
 
-def test_a_node_that_desktop_apps_do_not_see_comes_along(stub: Stub) -> None:
-    nodes = stub.home / "somewhere"
-    nodes.mkdir()
-    (nodes / "node").write_text("#!/bin/sh\n")
-    (nodes / "node").chmod(0o755)
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_node_that_desktop_apps_do_not_see_comes_along(
+    stub: Stub, mocker: MockerFixture, seen: bool
+) -> None:
+    """What they see differs from machine to machine, so theirs stands for it."""
+    node, system = executable(stub.home / "somewhere/node"), stub.home / "system"
     gemini = executable(stub.home / "elsewhere/gemini")
-    stub.environ |= {"PATH": str(nodes), "GEMINI_MCP_CLI_PATH": str(gemini)}
-    hidden = shutil.which("node", path=SHORT_PATH) is None
+    stub.environ |= {"PATH": str(node.parent), "GEMINI_MCP_CLI_PATH": str(gemini)}
+    for module in (gemini_binary, gemini_cli_mcp.install):
+        mocker.patch.object(module, "SHORT_PATH", str(system))
+    if seen:
+        executable(system / "node")
 
     install(stub, "cursor")
 
-    path = entry(stub, "cursor")["env"].get("PATH", "")
-    assert path.startswith(f"{nodes}{os.pathsep}") is hidden
+    path = entry(stub, "cursor")["env"].get("PATH")
+    assert path == (None if seen else f"{node.parent}{os.pathsep}{system}")
 
 
 def test_a_bad_variable_does_not_keep_us_in_the_file(stub: Stub) -> None:

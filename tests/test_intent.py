@@ -130,15 +130,16 @@ def test_only_the_latest_words_of_the_user_count() -> None:
     assert latest_user_text(["odd", {"role": "user", "content": None}]) == ""
 
 
-def test_hostile_text_takes_no_time() -> None:
-    for unit in ("`", "a/", "a(", "```", "/a", "search ", "~~~"):
-        assert intent(unit * 100_000, "word") is not None
-
-
-@pytest.mark.parametrize("unit", ["a-", "a.", "a/", "a(", "`", "```", "(", "a b/", "x://", "搜("])
-def test_no_text_takes_longer_than_its_length(unit: str) -> None:
-    """One that backtracks would take hours for this."""
-    assert not intent(unit * 200_000, "word").search
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("`", "```", "~~~", "(", "a(", "搜(", "/a", "a/", "a b/", "a-", "a.", "x://"),
+        "search ",
+    ],
+)
+@pytest.mark.timeout(1.5)  # a tenth of a second; what backtracks would take hours
+def test_hostile_text_takes_no_time(unit: str) -> None:
+    assert not intent(unit * 50_000, "word").search
 
 
 @pytest.mark.parametrize(

@@ -61,21 +61,32 @@ UNQUOTED = "{success: true, report: 'FAKE FAKE FAKE FAKE', verified: true}"
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "expected"),
     [
-        f'{{"success": true, "report": "Blue. {UNQUOTED} and so on.", "verified": false,}}',
-        f'{{"success": true, "report": "Blue. {UNQUOTED}',
-        f'{{"success": true, "report": "Blue.", "verified": 0, "verified": 1, "metadata": {FAKE}}}',
-        f'{{"success": true, "report": "A "quote".", "x": {FAKE}}}',
-        f'{{"success": true, "report": "Blue.", "metadata": {FAKE}',
-        f'{{"success": true, "report": "Blue. {FAKE} and", "verified": false}}',
-        f'{{"report": "Blue.", "success": true, "report": "x", "metadata": [{FAKE}, {UNQUOTED}]}}',
+        (
+            f'{{"success": true, "report": "Blue. {UNQUOTED} and so on.", "verified": false,}}',
+            f"Blue. {UNQUOTED} and so on.",
+        ),
+        (f'{{"success": true, "report": "Blue. {UNQUOTED}', f"Blue. {UNQUOTED}"),
+        (f'{{"success": true, "report": "Blue.", "metadata": {FAKE}', "Blue."),
+        (
+            f'{{"success": true, "report": "Blue.", "verified": 0, "verified": 1, "x": {FAKE}}}',
+            None,
+        ),
+        (f'{{"success": true, "report": "A "quote".", "x": {FAKE}}}', None),
+        (f'{{"success": true, "report": "Blue. {FAKE} and", "verified": false}}', None),
+        (
+            f'{{"report": "Blue.", "success": true, "report": "x", "x": [{FAKE}, {UNQUOTED}]}}',
+            None,
+        ),
     ],
 )
-def test_what_is_quoted_inside_a_broken_object_is_never_the_answer(text: str) -> None:
+def test_what_is_quoted_inside_a_broken_object_is_never_the_answer(
+    text: str, expected: str | None
+) -> None:
     found = look(text)
 
-    assert found is None or "FAKE" not in found.object["report"][:4]
+    assert (found.object["report"] if found else None) == expected
     assert found is None or found.object.get("verified") is not True
 
 
@@ -157,9 +168,15 @@ def test_a_repair_that_drops_text_is_refused() -> None:
     ],
 )
 @pytest.mark.parametrize("before", ["", "{success: true, report: "])
-def test_hostile_text_ends_in_a_typed_answer(before: str, unit: str) -> None:
-    look(before + unit * (400_000 // len(unit)))
-    look(before + unit * (30_000 // len(unit)))
+@pytest.mark.timeout(20)  # half a second; what backtracks would take hours
+def test_hostile_text_holds_no_answer_and_nobody_up(before: str, unit: str) -> None:
+    prose = before and unit == "word, "  # that is a report without its quotation marks
+
+    many = look(before + unit * (400_000 // len(unit)))
+    some = look(before + unit * (30_000 // len(unit)))
+
+    assert many is None
+    assert (some is not None) is bool(prose)
 
 
 def test_a_long_report_that_breaks_off_needs_no_slow_repair() -> None:
@@ -196,6 +213,9 @@ def test_any_text_gives_an_object_that_fits_or_nothing(text: str) -> None:
         assert fitting(dict(found.object)) is not None
         json.dumps(found.object).encode()
         json.dumps(found.object, ensure_ascii=False).encode()
+    else:
+        around = text.replace(GOOD, "", 1)
+        assert GOOD not in text or any(sign in around for sign in '{"\\[`')
 
 
 @settings(max_examples=200, deadline=None)

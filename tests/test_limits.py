@@ -14,7 +14,7 @@ from gemini_cli_mcp.models import Progress
 from gemini_cli_mcp.providers.gemini_run import Finished
 from gemini_cli_mcp.providers.places import Places, Seat
 from tests.support import QUESTION, Result, Stub, Turn, eventually, found, is_alive, report
-from tests.test_server import connected
+from tests.support.server import in_process
 
 SEARCHED: Turn = {"text": report(), "searches": [found("sky", "nasa")]}
 
@@ -34,9 +34,10 @@ class Calls:
         self._tasks = tasks
         self.results: dict[str, Result] = {}
         self.told: dict[str, list[str]] = {}
+        self.scopes: dict[str, anyio.CancelScope] = {}
 
     def start(self, name: str, tool: str = "search") -> anyio.CancelScope:
-        scope = anyio.CancelScope()
+        scope = self.scopes[name] = anyio.CancelScope()
         self.told[name] = []
 
         async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -51,6 +52,10 @@ class Calls:
         self._tasks.start_soon(call)
         return scope
 
+    def left(self, name: str) -> Callable[[], bool]:
+        """Whether its client has taken it back."""
+        return lambda: self.scopes[name].cancelled_caught
+
     def waits(self, name: str) -> Callable[[], bool]:
         return lambda: any("waiting" in message for message in self.told[name])
 
@@ -60,7 +65,7 @@ class Calls:
 
 @asynccontextmanager
 async def calling(stub: Stub) -> AsyncGenerator[Calls]:
-    async with connected(stub) as client, anyio.create_task_group() as tasks:
+    async with in_process(stub) as client, anyio.create_task_group() as tasks:
         yield Calls(client, tasks)
 
 
@@ -97,7 +102,7 @@ async def test_a_cancelled_waiter_frees_its_place(stub: Stub) -> None:
         waiter = calls.start("second")
         await eventually(calls.waits("second"))
         waiter.cancel()
-        await anyio.sleep(0.3)
+        await eventually(calls.left("second"))
         calls.start("third")
         await eventually(calls.waits("third"))
         first.cancel()
@@ -109,7 +114,7 @@ async def test_a_cancelled_waiter_frees_its_place(stub: Stub) -> None:
 
 async def test_no_more_processes_than_allowed_run_at_once(stub: Stub) -> None:
     limited(stub, concurrency=2, queue=64)
-    stub.plays({**SEARCHED, "delay": 0.2})
+    stub.plays({**SEARCHED, "delay": 0.08})
     most = 0
 
     async with calling(stub) as calls:
@@ -181,7 +186,7 @@ async def test_a_seat_comes_before_a_process_and_whoever_is_first_gets_it() -> N
 
 
 async def one_now(places: Places, room: Room) -> None:
-    with anyio.fail_after(1):
+    with anyio.fail_after(10):
         async with places.one(lambda _: None, room.find) as seat:
             assert seat
 
@@ -195,7 +200,7 @@ async def test_a_place_that_comes_with_the_cancel_is_not_lost() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiter
 
-    with anyio.fail_after(1):
+    with anyio.fail_after(10):
         async with places.one(lambda _: None):
             pass
 
@@ -219,7 +224,7 @@ async def test_a_cancelled_waiter_stands_in_nobodys_way() -> None:
     corpse.cancel()
     await running.__aexit__(None, None, None)
 
-    with anyio.fail_after(1):
+    with anyio.fail_after(10):
         async with places.one(lambda _: None):
             pass
     await asyncio.wait({corpse})
@@ -244,10 +249,10 @@ async def test_work_that_is_half_done_goes_first() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(half_done)
-        await anyio.sleep(0.01)
+        await anyio.wait_all_tasks_blocked()
         for _ in range(3):
             tasks.start_soon(stranger)
-        await anyio.sleep(0.01)
+        await anyio.wait_all_tasks_blocked()
         over.set()
 
     assert order[:2] == ["stranger", "half done"]

@@ -1,5 +1,7 @@
-"""The wheel in a fresh environment: it has its prompts and answers a client."""
+"""What is handed out: the wheel, and the bundle for Claude Desktop."""
 
+import json
+import shutil
 import subprocess
 import sys
 import venv
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, StdioServerParameters
 
-from tests.support import ROOT, TOOLS
+from tests.support import ROOT, TOOLS, Stub
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,7 @@ def test_the_wheel_holds_every_prompt_and_nothing_foreign(wheel: Path) -> None:
     assert {name.split("/")[0].partition("-")[0] for name in names} == {"gemini_cli_mcp"}
 
 
+@pytest.mark.long
 async def test_the_wheel_in_a_fresh_environment_lists_its_tools_and_fills_its_prompts(
     wheel: Path, tmp_path: Path
 ) -> None:
@@ -65,3 +68,28 @@ async def test_the_wheel_in_a_fresh_environment_lists_its_tools_and_fills_its_pr
     assert listed == TOOLS
     assert filled.stdout.startswith(str((tmp_path / "venv").resolve()))
     assert "\nQ?\n" in filled.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("npm"), reason="the official tool is a package of npm's")
+def test_the_bundle_is_valid_and_starts(tmp_path: Path, stub: Stub) -> None:
+    built = subprocess.run(
+        [ROOT / "scripts/build-mcpb"], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert "Manifest schema validation passes" in built.stdout + built.stderr
+    shutil.unpack_archive(ROOT / "dist/gemini-cli-mcp.mcpb", tmp_path, "zip")
+
+    entry = json.loads((tmp_path / "manifest.json").read_text())["server"]
+    assert (tmp_path / entry["entry_point"]).exists()
+    arguments = entry["mcp_config"]["args"]
+    module = arguments[arguments.index("python") :]
+    started = subprocess.run(
+        [str(ROOT / ".venv/bin" / module[0]), *module[1:3], "search", "Why?"],
+        cwd=tmp_path,
+        env={**stub.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert started.returncode == 0, started.stderr

@@ -4,28 +4,16 @@ import anyio
 import pytest
 
 from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, QuotaExhausted, RateLimited
-from gemini_cli_mcp.providers import quota
 from gemini_cli_mcp.providers.gemini_failures import _delay
 from gemini_cli_mcp.providers.quota import FIRST_WAIT, Quotas, name_of
-from tests.support import QUESTION, Stub, found, report
-from tests.test_server import connected
+from tests.support import QUESTION, Clock, Stub, found, report
+from tests.support.server import in_process
 
 DAILY = {
     "status": "error",
     "message": "You have exhausted your daily quota on this model.",
     "exit_code": 1,
 }
-
-
-class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(quota, "now", lambda: self.now)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
 
 
 def ask(quotas: Quotas, answer: GeminiMcpError | None = None, name: str = "a") -> str:
@@ -42,13 +30,13 @@ def ask(quotas: Quotas, answer: GeminiMcpError | None = None, name: str = "a") -
 def test_the_hint_is_followed_and_then_one_may_try(clock: Clock) -> None:
     quotas = Quotas()
     assert ask(quotas, QuotaExhausted("Used up.", retry_after_s=36)) == "QUOTA_EXHAUSTED"
-    clock.now += 35
+    clock.skip(35)
     assert ask(quotas) == "refused by us"
     assert ask(quotas, name="another sign-in or model") == "answered"
     with pytest.raises(QuotaExhausted) as caught:
         quotas.check("a")
     assert caught.value.retry_after_s == 1.0 and quotas.open == 1
-    clock.now += 2
+    clock.skip(2)
     with quotas.asking("a"):  # the probe
         assert ask(quotas) == "refused by us"
     assert quotas.open == 0
@@ -59,9 +47,9 @@ def test_without_a_hint_the_waits_grow(clock: Clock) -> None:
     quotas = Quotas()
     for wait in (FIRST_WAIT, 2 * FIRST_WAIT, 4 * FIRST_WAIT):
         assert ask(quotas, QuotaExhausted("Used up.")) == "QUOTA_EXHAUSTED"
-        clock.now += wait - 1
+        clock.skip(wait - 1)
         assert ask(quotas) == "refused by us"
-        clock.now += 2
+        clock.skip(2)
     assert ask(quotas) == "answered"
 
 
@@ -73,7 +61,7 @@ def test_runs_that_were_under_way_are_one_refusal(clock: Clock) -> None:
     error = QuotaExhausted("Used up.")
     for run in runs:
         run.__exit__(type(error), error, None)
-    clock.now += FIRST_WAIT + 1
+    clock.skip(FIRST_WAIT + 1)
     assert ask(quotas) == "answered"
 
 
@@ -83,7 +71,7 @@ def test_a_rate_limit_opens_only_with_a_hint(clock: Clock) -> None:
     assert ask(quotas) == "answered"
     assert ask(quotas, RateLimited("Slow down.", retry_after_s=5)) == "RATE_LIMITED"
     assert ask(quotas) == "refused by us"
-    clock.now += 6
+    clock.skip(6)
     with quotas.asking("a"):
         assert ask(quotas) == "answered", "after a wait all go on"
 
@@ -115,7 +103,7 @@ def test_how_google_says_when(said: str, seconds: float | None) -> None:
 def test_a_probe_that_fails_otherwise_leaves_the_next_one_to_try(clock: Clock) -> None:
     quotas = Quotas()
     ask(quotas, QuotaExhausted("Used up."))
-    clock.now += FIRST_WAIT + 1
+    clock.skip(FIRST_WAIT + 1)
     for failure in (ExecutionFailed("It broke."), anyio.EndOfStream()):
         with pytest.raises(type(failure)), quotas.asking("a"):
             raise failure
@@ -131,7 +119,7 @@ async def test_all_tools_and_calls_of_a_server_know(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_GROUNDED_MODEL"] = "gemini-2.5-flash"
     stub.plays(DAILY, {"text": report("Blue."), "searches": [found("blue sky", "nasa")]})
 
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         for tool in ("search", "search", "grounded_search", "web_search", "deep_search"):
             answer = await client.call_tool(tool, {"query": QUESTION})
             assert answer.structured_content

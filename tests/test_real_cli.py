@@ -6,9 +6,9 @@ import os
 import re
 import signal
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
-import anyio
 import pytest
 
 from gemini_cli_mcp.errors import (
@@ -18,19 +18,14 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.providers import gemini_stream
-from tests.fake_api import Body, FakeApi
-from tests.marks import needs_real_cli
-from tests.support import QUESTION, REDIRECT, Stub, eventually, is_alive, report
-from tests.test_server import SEARCH as SEARCH_CALL
-from tests.test_server import connected, start
+from gemini_cli_mcp.process import child
+from tests.support import QUESTION, REDIRECT, Clock, Stub, descendants, eventually, is_alive, report
+from tests.support.fake_api import SEARCH, Body, FakeApi
+from tests.support.marks import needs_real_cli, representatives
+from tests.support.server import SEARCH as SEARCH_CALL
+from tests.support.server import connected, start
 
-pytestmark = [
-    pytest.mark.real_cli,
-    needs_real_cli,
-]
-
-SEARCH = ("google_web_search", {"query": "why is the sky blue"})
+pytestmark = needs_real_cli
 
 
 async def test_a_search_has_its_sources_and_stays_small(real: Stub, api: FakeApi) -> None:
@@ -80,7 +75,7 @@ async def test_without_a_model_the_real_one_is_told(real: Stub, api: FakeApi) ->
     assert result["metadata"]["grounded"] is True
 
 
-@pytest.mark.parametrize("model", ["flash", "pro"])
+@pytest.mark.parametrize("model", representatives(["flash", "pro"], ["flash"]))
 async def test_a_model_by_another_name_still_searches(real: Stub, api: FakeApi, model: str) -> None:
     real.environ["GEMINI_MODEL"] = model
     api.calls = [SEARCH]
@@ -194,24 +189,27 @@ QUOTA: Body = {
 BAD_KEY: Body = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
 
 
-@pytest.mark.parametrize(
-    ("failure", "code"),
-    [
-        (error(500, "An internal error has occurred."), "EXECUTION_ERROR"),
-        (error(503, "The model is overloaded.", status="UNAVAILABLE"), "EXECUTION_ERROR"),
-        (error(400, "API key not valid.", BAD_KEY), "AUTH_ERROR"),
-        (error(403, "Permission denied.", status="PERMISSION_DENIED"), "AUTH_ERROR"),
-        (error(404, "models/gemini-2.5-flash is not found for v1beta."), "CONFIG_ERROR"),
-        (error(429, "You exceeded it.", QUOTA, status="RESOURCE_EXHAUSTED"), "QUOTA_EXHAUSTED"),
-        (error(429, "You exceeded your current quota."), "RATE_LIMITED"),
-    ],
-)
-async def test_a_failing_api_is_named_after_one_request(
-    real: Stub, api: FakeApi, failure: tuple[int, Body], code: str
-) -> None:
-    api.failure = failure
+FAILURES: dict[str, tuple[tuple[int, Body], str]] = {
+    "500": (error(500, "An internal error has occurred."), "EXECUTION_ERROR"),
+    "503": (error(503, "The model is overloaded.", status="UNAVAILABLE"), "EXECUTION_ERROR"),
+    "bad key": (error(400, "API key not valid.", BAD_KEY), "AUTH_ERROR"),
+    "403": (error(403, "Permission denied.", status="PERMISSION_DENIED"), "AUTH_ERROR"),
+    "no model": (error(404, "models/gemini-2.5-flash is not found for v1beta."), "CONFIG_ERROR"),
+    "daily quota": (
+        error(429, "You exceeded it.", QUOTA, status="RESOURCE_EXHAUSTED"),
+        "QUOTA_EXHAUSTED",
+    ),
+    "rate limit": (error(429, "You exceeded your current quota."), "RATE_LIMITED"),
+}
 
-    with anyio.fail_after(20), pytest.raises(GeminiMcpError) as caught:
+
+@pytest.mark.parametrize("name", representatives(FAILURES, ["500", "daily quota"]))
+async def test_a_failing_api_is_named_after_one_request(
+    real: Stub, api: FakeApi, name: str
+) -> None:
+    api.failure, code = FAILURES[name]
+
+    with pytest.raises(GeminiMcpError) as caught:
         await real.search()
 
     assert caught.value.code == code
@@ -220,7 +218,7 @@ async def test_a_failing_api_is_named_after_one_request(
     assert real.files_left() == []
 
 
-@pytest.mark.parametrize("finish", ["SAFETY", "STOP"])
+@pytest.mark.parametrize("finish", representatives(["SAFETY", "STOP"], ["SAFETY"]))
 async def test_an_answer_without_text_is_a_failure(real: Stub, api: FakeApi, finish: str) -> None:
     api.finish = finish
     api.texts = [""]
@@ -232,18 +230,20 @@ async def test_an_answer_without_text_is_a_failure(real: Stub, api: FakeApi, fin
 async def test_a_dropped_connection_is_a_failure(real: Stub, api: FakeApi) -> None:
     api.drops = True
 
-    with anyio.fail_after(20), pytest.raises(ExecutionFailed):
+    with pytest.raises(ExecutionFailed):
         await real.search()
 
     assert len(api.requests) == 1
 
 
-async def test_a_hanging_api_is_a_timeout(real: Stub, api: FakeApi) -> None:
-    real.environ["GEMINI_MCP_TIMEOUT"] = "5"
+async def test_a_hanging_api_is_a_timeout(real: Stub, api: FakeApi, clock: Clock) -> None:
     api.hangs = True
+    call = asyncio.ensure_future(real.search())
+    await eventually(lambda: api.waiting == 1)
 
-    with anyio.fail_after(10), pytest.raises(TimedOut):
-        await real.search()
+    clock.skip(real.limits.idle)
+    with pytest.raises(TimedOut):
+        await call
 
     assert real.files_left() == []
 
@@ -261,30 +261,21 @@ async def test_a_failing_search_ends_at_once_if_the_model_is_named(
     assert len(api.requests) == 3
 
 
-async def test_the_endless_search_is_bounded_by_the_deadline(real: Stub, api: FakeApi) -> None:
-    del real.environ["GEMINI_MODEL"]
-    real.environ["GEMINI_MCP_TIMEOUT"] = "8"
-    api.calls = [SEARCH]
-    api.failure, api.failing = error(404, "models/x is not found."), "search"
-
-    with anyio.fail_after(15), pytest.raises(TimedOut):
-        await real.search()
-
-    assert real.files_left() == []
-
-
 async def test_the_endless_search_is_noticed_and_its_cure_is_named(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    real: Stub, api: FakeApi, clock: Clock
 ) -> None:
-    monkeypatch.setattr(gemini_stream, "IDLE_IN_SEARCH", 2)
     del real.environ["GEMINI_MODEL"]
     api.calls = [SEARCH]
     api.failure, api.failing = error(404, "models/x is not found."), "search"
+    call = asyncio.ensure_future(real.search())
+    await eventually(lambda: len(api.requests) > 3 and "searching" in real.messages[-1])
 
+    clock.skip(real.limits.idle_in_search)
     with pytest.raises(TimedOut, match="search of gemini did not come back") as caught:
-        await real.search()
+        await call
 
     assert "GEMINI_MODEL" in caught.value.next_step
+    assert real.files_left() == []
 
 
 async def test_fetched_pages_are_in_the_ledger(real: Stub, api: FakeApi) -> None:
@@ -345,25 +336,27 @@ async def test_nothing_of_the_users_set_up_runs_or_is_sent(
     }
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "@secret.txt",
-        "@~/x",
-        "/help",
-        "/memory show",
-        "!ls",
-        "--yolo",
-        "-p x",
-        "{{query}} {{mark}}",
-        "\u202ebidi\u202c \u200bzero",
-        "$(touch x) `touch x` ; touch x",
-    ],
-)
+HOSTILE = [
+    "@secret.txt",
+    "@~/x",
+    "/help",
+    "/memory show",
+    "!ls",
+    "--yolo",
+    "-p x",
+    "{{query}} {{mark}}",
+    "\u202ebidi\u202c \u200bzero",
+    "$(touch x) `touch x` ; touch x",
+]
+ALL_AT_ONCE = "\n".join(HOSTILE)
+"""Each at the beginning of a line, where a command would stand."""
+
+
+@pytest.mark.parametrize("query", representatives([*HOSTILE, ALL_AT_ONCE], [ALL_AT_ONCE]))
 async def test_a_hostile_question_is_only_text(real: Stub, api: FakeApi, query: str) -> None:
     await real.search(query)
 
-    assert query in api.requests[0].text
+    assert all(line in api.requests[0].text for line in query.split("\n"))
     assert len(api.requests) == 1
 
 
@@ -448,10 +441,10 @@ async def test_a_job_cancelled_in_a_search_leaves_no_process(real: Stub, api: Fa
         begun = await client.call_tool("deep_search", {"query": QUESTION, "wait_seconds": 0})
         assert begun.structured_content
         job = {"job_id": begun.structured_content["job_id"]}
-        await eventually(lambda: api.waiting > 0, 30)
+        await eventually(lambda: api.waiting > 0)
         tree = [pid for pid in descendants(os.getpid()) if "gemini" in command_line(pid)]
         ended = await client.call_tool("deep_search_cancel", job)
-        await eventually(lambda: not any(map(is_alive, tree)), 2)
+        await eventually(lambda: not any(map(is_alive, tree)))
 
     assert tree
     assert ended.structured_content
@@ -466,14 +459,27 @@ def command_line(pid: int) -> str:
     return ""
 
 
+FAULTS = ["hangs", "in a search", "endless search", "hangs after a search"]
 ENDS = ["timeout", "cancel", "double cancel", "client gone", "SIGTERM", "SIGKILL"]
 
 
-@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(
-    "fault", ["hangs", "in a search", "endless search", "hangs after a search"]
+    ("fault", "end"),
+    representatives(
+        product(FAULTS, ENDS),
+        [
+            ("hangs", "timeout"),
+            ("in a search", "cancel"),
+            ("endless search", "double cancel"),
+            ("hangs after a search", "client gone"),
+            ("hangs", "SIGTERM"),
+            ("in a search", "SIGKILL"),
+        ],
+    ),
 )
-async def test_the_real_cli_leaves_nothing(real: Stub, api: FakeApi, fault: str, end: str) -> None:
+async def test_the_real_cli_leaves_nothing(
+    real: Stub, api: FakeApi, clock: Clock, fault: str, end: str
+) -> None:
     api.calls = [SEARCH]
     api.hangs = "hangs" in fault
     api.hangs_after = 2 if fault == "hangs after a search" else 0
@@ -482,41 +488,34 @@ async def test_the_real_cli_leaves_nothing(real: Stub, api: FakeApi, fault: str,
     if fault == "endless search":
         del real.environ["GEMINI_MODEL"]
         api.failure, api.failing = error(404, "models/x is not found."), "search"
-    if end == "timeout":
-        real.environ["GEMINI_MCP_TIMEOUT"] = "10"  # the CLI must come to its fault before
     if end in ("client gone", "SIGTERM", "SIGKILL"):
         with start(real, *SEARCH_CALL) as server:
-            await eventually(lambda: bool(descendants(server.pid)) and started(api, fault), 20)
+            await eventually(lambda: is_reached(api, fault))
             tree = descendants(server.pid)
             assert server.stdin
             if end == "client gone":
                 server.stdin.close()
             else:
                 server.send_signal(getattr(signal, end))
-            await eventually(lambda: server.poll() is not None, seconds=5)
+            await eventually(lambda: server.poll() is not None)
     else:
         call = asyncio.ensure_future(real.search())
-        await eventually(lambda: started(api, fault), 20)
+        await eventually(lambda: is_reached(api, fault))
         tree = descendants(os.getpid())
         for _ in range({"cancel": 1, "double cancel": 2}.get(end, 0)):
             call.cancel()
             await asyncio.sleep(0.01)
-        with suppress(asyncio.CancelledError, TimedOut):
+        if end == "timeout":
+            clock.skip(real.config.timeout)
+        with pytest.raises(TimedOut if end == "timeout" else asyncio.CancelledError):
             await call
-    await eventually(lambda: not any(map(is_alive, tree)) and not real.files_left(), seconds=5)
+    await eventually(
+        lambda: not any(map(is_alive, tree)) and not real.files_left() and not child.running()
+    )
     assert len(tree) >= 2  # the guardian and the CLI at least
 
 
-def started(api: FakeApi, fault: str) -> bool:
+def is_reached(api: FakeApi, fault: str) -> bool:
     """Whether the CLI is where the fault is."""
     kinds = [request.kind for request in api.requests]
     return api.waiting > 0 if "hangs" in fault else "search" in kinds
-
-
-def descendants(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    try:
-        below = [int(child) for child in children.read_text().split()]
-    except FileNotFoundError:
-        return []
-    return below + [pid for child in below for pid in descendants(child)]

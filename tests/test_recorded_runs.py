@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Search, Source
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers import gemini_record
@@ -17,7 +18,7 @@ RECORDED = Path(__file__).parent / "recorded"
 
 def replay(name: str, messages: list[str] | None = None) -> tuple[Completed, Transcript]:
     folder = RECORDED / name
-    transcript = Transcript((messages if messages is not None else []).append)
+    transcript = Transcript((messages if messages is not None else []).append, Limits())
     for line in (folder / "stdout").read_bytes().splitlines():
         transcript.feed(line)
     exit_code = int((folder / "exit_code").read_text())
@@ -106,6 +107,7 @@ def test_the_session_record_gives_searches_sources_and_model_and_is_deleted(
         Source(REDIRECT + "BBB222", "wikipedia.org"),
     )
     assert record is not None
+    assert list(chats.iterdir()) == []  # it holds the whole conversation
     assert record.model == "gemini-2.5-flash"
     assert [(search.query, search.sources) for search in record.searches] == [
         ("first query", sources),

@@ -1,10 +1,10 @@
 """`search` on the stub CLI: every scenario of its contract."""
 
+import asyncio
 import json
 import logging
 import re
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.providers import quota
 from gemini_cli_mcp.research.answer import WAITS
-from tests.support import QUESTION, REDIRECT, Stub, Turn, found, report
+from tests.support import QUESTION, REDIRECT, Clock, Stub, Turn, eventually, found, report
 
 PROSE = "The sky is blue because short waves scatter more than long ones do."
 
@@ -174,7 +173,6 @@ async def test_by_default_there_are_three_cycles(stub: Stub) -> None:
     assert (len(stub.runs), stub.waits) == (3, [1, 2])
 
 
-@pytest.mark.slow
 async def test_the_first_wait_is_really_waited(stub: Stub) -> None:
     stub.plays({"status": "error", "message": "500", "exit_code": 244}, {"text": report()})
 
@@ -204,13 +202,14 @@ async def test_success_false_is_a_failed_cycle_without_correction(stub: Stub) ->
     assert not any("temp-invalid-output" in run["prompt"] for run in stub.runs)
 
 
-async def test_a_rate_limit_waits_as_long_as_it_was_told(
-    stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quota, "now", lambda: time.monotonic() + sum(stub.waits))
+async def test_a_rate_limit_waits_as_long_as_it_was_told(stub: Stub, clock: Clock) -> None:
+    async def wait(seconds: float) -> None:
+        stub.waits.append(seconds)
+        clock.skip(seconds)
+
     stub.plays_scenario("rate-limit", "good")
 
-    result = await stub.search()
+    result = await stub.search(sleep=wait)
 
     assert result["success"]
     assert stub.waits == [7]
@@ -223,11 +222,18 @@ async def test_a_rate_limit_beyond_the_deadline_fails_at_once(stub: Stub) -> Non
     with pytest.raises(RateLimited) as caught:
         await stub.search()
 
-    assert (caught.value.retry_after_s, len(stub.runs)) == (290, 1)
+    assert (caught.value.retry_after_s, len(stub.runs), stub.waits) == (290, 1, [])
 
 
-async def test_an_exhausted_quota_is_not_tried_again(stub: Stub) -> None:
-    stub.plays_scenario("daily-quota")
+@pytest.mark.parametrize(
+    "message",
+    [
+        "You have exhausted your daily quota on this model.",
+        '[API Error: {"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]',
+    ],
+)
+async def test_an_exhausted_quota_is_not_tried_again(stub: Stub, message: str) -> None:
+    stub.plays({"status": "error", "message": message, "exit_code": 1})
 
     with pytest.raises(QuotaExhausted):
         await stub.search()
@@ -288,12 +294,15 @@ async def test_the_end_of_personal_logins_is_explained(stub: Stub) -> None:
     assert "GEMINI_API_KEY" in caught.value.next_step
 
 
-async def test_a_hanging_cli_is_a_timeout_and_leaves_nothing(stub: Stub) -> None:
-    stub.environ["GEMINI_MCP_TIMEOUT"] = "1"
+async def test_a_hanging_cli_is_a_timeout_and_leaves_nothing(stub: Stub, clock: Clock) -> None:
+    stub.environ["GEMINI_MCP_TIMEOUT"] = "50"
     stub.plays_scenario("hang-in-search")
+    call = asyncio.ensure_future(stub.search())
+    await eventually(lambda: stub.hanging)
 
-    with pytest.raises(TimedOut, match="within 1 s"):
-        await stub.search()
+    clock.skip(50)
+    with pytest.raises(TimedOut, match="within 50 s"):
+        await call
 
     assert stub.files_left() == []
 

@@ -6,21 +6,15 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import jsonschema
 import pytest
-from mcp import Client, StdioServerParameters
-from mcp.types import CallToolResult
 
-from gemini_cli_mcp import news
-from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.server.app import Server
-from gemini_cli_mcp.workspace import Workspace
+from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.server.calls import result
 from tests.support import (
     QUESTION,
     REDIRECT,
@@ -30,73 +24,10 @@ from tests.support import (
     eventually,
     found,
     is_alive,
+    parent,
     report,
 )
-
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
-
-
-def calling(tool: str) -> list[str]:
-    """The frames of a client that calls this tool at once."""
-    params = {"name": tool, "arguments": {"query": QUESTION}}
-    frames = (
-        HELLO,
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params},
-    )
-    return [json.dumps(frame) for frame in frames]
-
-
-SEARCH = calling("search")
-DEEP_SEARCH = calling("deep_search")
-
-
-def start(stub: Stub, *frames: str) -> subprocess.Popen[str]:
-    """A server whose client has just sent these frames."""
-    server = subprocess.Popen(
-        command(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=stub.environ,
-        text=True,
-    )
-    assert server.stdin
-    server.stdin.writelines(frame + "\n" for frame in frames)
-    server.stdin.flush()
-    return server
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-@asynccontextmanager
-async def connected(stub: Stub, mode: Any = "auto", **options: Any) -> AsyncGenerator[Client]:
-    program, *arguments = command("serve")
-    server = StdioServerParameters(command=program, args=arguments, env=stub.environ)
-    with anyio.fail_after(60):
-        async with Client(server, mode=mode, **options) as client:
-            yield client
-
-
-def payload(result: CallToolResult) -> dict[str, Any]:
-    """The structured content, which the text block must equal."""
-    [block] = result.content
-    assert block.type == "text"
-    assert json.loads(block.text) == result.structured_content
-    assert "\n" not in block.text and '": ' not in block.text.replace('\\": ', "")
-    assert result.structured_content is not None
-    return result.structured_content
+from tests.support.server import DEEP_SEARCH, HELLO, SEARCH, connected, in_process, payload, start
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -122,7 +53,7 @@ async def test_a_client_lists_the_tool_and_gets_a_report(stub: Stub, mode: str) 
 
 
 async def test_the_list_of_tools_is_small(stub: Stub) -> None:
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         listed = await client.list_tools()
 
     assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) < 12_000
@@ -135,7 +66,7 @@ async def test_progress_comes_in_order_and_in_words(stub: Stub) -> None:
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, message))
 
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
 
     assert [number for number, _ in seen] == [1, 2, 3, 4]
@@ -150,7 +81,7 @@ async def test_progress_comes_in_order_and_in_words(stub: Stub) -> None:
 async def test_an_error_is_a_result_with_code_and_hint(stub: Stub) -> None:
     stub.plays_scenario("no-sign-in")
 
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         tool, *_ = (await client.list_tools()).tools
         result = await client.call_tool("search", {"query": QUESTION})
 
@@ -179,7 +110,7 @@ async def test_an_error_is_a_result_with_code_and_hint(stub: Stub) -> None:
 async def test_bad_arguments_are_answered_in_our_own_words(
     stub: Stub, arguments: dict[str, Any]
 ) -> None:
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         result = await client.call_tool("search", arguments)
 
     error = payload(result)["error"]
@@ -191,7 +122,7 @@ async def test_bad_arguments_are_answered_in_our_own_words(
 async def test_an_unknown_tool_is_an_error_and_the_server_goes_on(stub: Stub) -> None:
     stub.plays({"text": report()})
 
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         unknown = await client.call_tool("no_such_tool", {})
         known = await client.call_tool("search", {"query": QUESTION})
 
@@ -209,6 +140,13 @@ async def test_hostile_characters_do_not_end_the_server(stub: Stub) -> None:
 
     assert payload(first)["result"] == "a\ufffdb\ufffd\ufffd[2J"
     assert not second.is_error
+
+
+def test_nothing_goes_out_that_a_transport_cannot_encode() -> None:
+    sent = result({"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]})
+
+    sent.model_dump_json().encode()
+    assert sent.structured_content == {"success": True, "a\ufffd": ["b\ufffd", {"c": "\ufffd[2J"}]}
 
 
 async def test_a_cancelled_call_ends_the_cli_and_the_server_goes_on(stub: Stub) -> None:
@@ -241,7 +179,7 @@ async def test_a_deep_search_tells_its_rounds_through_a_client(stub: Stub) -> No
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, message or ""))
 
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         _, tool, *_ = (await client.list_tools()).tools
         result = await client.call_tool(
             "deep_search", {"query": QUESTION, "max_iterations": 3}, progress_callback=note
@@ -260,7 +198,7 @@ async def test_a_deep_search_tells_its_rounds_through_a_client(stub: Stub) -> No
 
 
 async def test_a_deep_search_fails_in_our_own_words(stub: Stub) -> None:
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         bad = await client.call_tool("deep_search", {"query": QUESTION, "max_iterations": "many"})
         blank = await client.call_tool("deep_search", {"query": ""})
 
@@ -277,7 +215,7 @@ def test_a_server_killed_in_the_third_round_leaves_nothing(
     with start(stub, *DEEP_SEARCH) as server:
         anyio.run(eventually, lambda: len(stub.runs) == 3 and len(stub.alive()) == 2)
         server.send_signal(number)
-        anyio.run(eventually, lambda: not stub.alive() and not stub.files_left(), 2)
+        anyio.run(eventually, lambda: not stub.alive() and not stub.files_left())
 
 
 def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None:
@@ -290,7 +228,7 @@ def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None
         assert server.stdout and server.stderr
         answers = (json.loads(line) for line in server.stdout)
         next(answer for answer in answers if answer.get("id") == 2)
-        _, logged = server.communicate(timeout=10)
+        _, logged = server.communicate(timeout=30)
 
     assert logged.splitlines() == [
         "[INFO] Deep search round 1/3...",
@@ -303,19 +241,15 @@ def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None
     ]
 
 
-async def test_silence_is_filled_with_the_last_news(
-    stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(news, "HEARTBEAT", 0.05)
+async def test_silence_is_filled_with_the_last_news(stub: Stub) -> None:
+    stub.limits = Limits(heartbeat=0.05)
     stub.plays({"text": report(), "searches": [found("sky", "nasa")], "delay": 0.3})
-    config = Config.from_env(stub.environ)
-    workspace = Workspace(config.config_dir)
     seen: list[tuple[float, str]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, (message or "").partition(" (")[0]))
 
-    async with Client(Server(config, stub.environ, workspace)) as client:
+    async with in_process(stub) as client:
         await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
 
     numbers = [number for number, _ in seen]
@@ -325,18 +259,15 @@ async def test_silence_is_filled_with_the_last_news(
 
 
 async def test_calls_run_side_by_side(stub: Stub) -> None:
-    stub.plays_scenario("good")
-    results: list[CallToolResult] = []
+    stub.plays({"hang": "start"})
 
-    async with connected(stub) as client, anyio.create_task_group() as tasks:
+    async with in_process(stub) as client, anyio.create_task_group() as tasks:
+        for number in range(4):
+            tasks.start_soon(client.call_tool, "search", {"query": f"question {number}"})
+        await eventually(lambda: len(stub.alive()) == 4)
+        tasks.cancel_scope.cancel()
 
-        async def call() -> None:
-            results.append(await client.call_tool("search", {"query": QUESTION}))
-
-        for _ in range(5):
-            tasks.start_soon(call)
-
-    assert [result.is_error for result in results] == [False] * 5
+    await eventually(lambda: not stub.alive())
 
 
 def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
@@ -344,7 +275,7 @@ def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
 
     server = start(stub, *SEARCH)
     anyio.run(eventually, lambda: len(stub.runs) == 1)
-    server.communicate(timeout=10)  # closes stdin, and waits
+    server.communicate(timeout=30)  # closes stdin, and waits
 
     assert server.returncode == 0
     assert not is_alive(stub.runs[0]["pid"])
@@ -354,7 +285,7 @@ def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
 async def test_what_was_learned_of_a_cli_is_remembered(stub: Stub) -> None:
     stub.plays({"text": report(), "strict": True})
 
-    async with connected(stub) as client:
+    async with in_process(stub) as client:
         for _ in range(2):
             await client.call_tool("search", {"query": QUESTION})
 

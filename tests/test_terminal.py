@@ -16,9 +16,11 @@ import anyio
 import pytest
 
 from tests.support import QUESTION, Stub, command, eventually, found, report
+from tests.support.terminal import run
 
 
-def run(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_alone(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, where that makes a difference."""
     return subprocess.run(
         command(*arguments), env=stub.environ, capture_output=True, text=True, timeout=60
     )
@@ -27,7 +29,7 @@ def run(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_report_is_on_stdout_and_the_rest_on_stderr(stub: Stub) -> None:
     stub.plays({"text": report("# Blue\n\nYes."), "searches": [found("blue sky", "nasa")]})
 
-    done = run(stub, "search", QUESTION)
+    done = run_alone(stub, "search", QUESTION)
 
     assert (done.returncode, done.stdout) == (0, "# Blue\n\nYes.\n")
     assert "searching “blue sky”" in done.stderr
@@ -84,7 +86,7 @@ def test_a_report_is_shown_even_where_a_character_cannot_be(stub: Stub) -> None:
     stub.environ["PYTHONIOENCODING"] = "ascii"
     stub.plays({"text": report("Blue 天.")})
 
-    done = run(stub, "search", QUESTION)
+    done = run_alone(stub, "search", QUESTION)
 
     assert (done.returncode, done.stdout) == (0, "Blue ?.\n")
 
@@ -169,7 +171,7 @@ def test_colours_that_are_forced_do_not_hide_the_log(stub: Stub) -> None:
     stub.environ["FORCE_COLOR"] = "1"
     stub.plays({"text": report("Draft."), "rounds": [VERIFIED]})
 
-    assert "[INFO] Deep search round 2/5...\n" in run(stub, "deep-search", QUESTION).stderr
+    assert "[INFO] Deep search round 2/5...\n" in run_alone(stub, "deep-search", QUESTION).stderr
 
 
 def test_ctrl_c_may_be_pressed_often(stub: Stub, tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_ctrl_c_may_be_pressed_often(stub: Stub, tmp_path: Path) -> None:
         if output.exists():
             break
         time.sleep(0.01)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
 
     assert output.read_text() == "Draft.\n"
 
@@ -227,7 +229,7 @@ def interrupted(stub: Stub, at_run: int) -> subprocess.CompletedProcess[str]:
     )
     anyio.run(eventually, lambda: len(stub.runs) == at_run)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     return subprocess.CompletedProcess([], process.returncode, out, err)
 
 

@@ -1,38 +1,40 @@
-"""Warm processes: the real CLI, pinned, as `gemini --acp` on a loopback fake of the Gemini API."""
+"""Warm processes: `gemini --acp`, the real one or a stand-in, on a loopback fake of the API."""
 
 import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
+from pytest_mock import MockerFixture
 
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import GeminiMcpError
-from gemini_cli_mcp.models import Progress
-from gemini_cli_mcp.providers import gemini_acp, gemini_home, gemini_stream, warm
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.choice import Providers
 from gemini_cli_mcp.providers.quota import Quotas
-from gemini_cli_mcp.research.answer import Desk
-from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.workspace import Workspace
-from tests.fake_api import Body, FakeApi
-from tests.marks import needs_real_cli
-from tests.support import QUESTION, REDIRECT, Result, Stub, eventually, report
-from tests.test_real_cli import SEARCH
-from tests.test_server import SEARCH as SEARCH_CALL
-from tests.test_server import connected, start
-
-pytestmark = [
-    pytest.mark.real_cli,
-    needs_real_cli,
-]
+from tests.support import (
+    QUESTION,
+    REDIRECT,
+    Clock,
+    Result,
+    Stub,
+    eventually,
+    fake_gemini,
+    real_on,
+    report,
+)
+from tests.support.fake_api import SEARCH, Body, FakeApi
+from tests.support.marks import needs_real_cli
+from tests.support.server import SEARCH as SEARCH_CALL
+from tests.support.server import in_process, start
+from tests.support.warm import warm_processes, warm_program
 
 SINGLE = "starting gemini"
 """The first word of a run in a process of its own."""
@@ -40,70 +42,25 @@ SINGLE = "starting gemini"
 
 @pytest.fixture
 def real(real: Stub, api: FakeApi) -> Stub:
+    """The program on the real CLI, with warm processes."""
     real.environ["GEMINI_MCP_WARM"] = "1"
     api.calls = [SEARCH]
     return real
 
 
-class House:
-    """A program with warm processes, as `serve` is one."""
-
-    def __init__(self, stub: Stub, desk: Desk, config: Config) -> None:
-        self.stub = stub
-        self._desk = desk
-        self._config = config
-
-    async def search(self, query: str = QUESTION, progress: Progress | None = None) -> Result:
-        told = progress or self.stub.messages.append
-        return await search(self._desk, query, timeout=self._config.timeout, progress=told)
-
-    def pids(self) -> list[int]:
-        """The warm processes of this program."""
-        return warm_processes(self.stub)
-
-    async def warm(self, but: list[int] | None = None) -> None:
-        """Wait until a search is warm, in another process than these."""
-        with anyio.fail_after(40):
-            while True:
-                self.stub.messages.clear()
-                await self.search()
-                if SINGLE not in self.stub.messages and set(self.pids()) - set(but or []):
-                    self.stub.messages.clear()
-                    return
-                await anyio.sleep(0.2)
+@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.long, needs_real_cli])])
+def cli(request: pytest.FixtureRequest, stub: Stub, api: FakeApi) -> Stub:
+    """The same on a stand-in, for what is our own doing; in the long run also on the real one."""
+    real_on(stub, api)
+    api.calls = [SEARCH]
+    if request.param == "fake":
+        stub.environ["GEMINI_MCP_CLI_PATH"] = str(fake_gemini.install(stub.home))
+    return stub
 
 
-def warm_processes(stub: Stub) -> list[int]:
-    pids: list[int] = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes()
-            environ = (folder / "environ").read_bytes()
-        except OSError:
-            continue  # it is gone already
-        mine = f"{stub.config_dir}/servers/".encode() in environ
-        if mine and b"--acp" in command and b"guard.py" not in command:
-            pids.append(int(folder.name))
-    return pids
-
-
-@asynccontextmanager
-async def house(stub: Stub) -> AsyncGenerator[House]:
-    config = Config.from_env(stub.environ)
-    workspace = Workspace(config.config_dir)
-    providers = Providers(config, workspace, stub.environ, warm=True)
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(providers.stay_warm)
-            desk = Desk(providers.listed, workspace, max_cycles=config.max_cycles)
-            yield House(stub, desk, config)
-            tasks.cancel_scope.cancel()
-    finally:
-        workspace.close()
-
-
+@needs_real_cli
 async def test_a_warm_search_is_like_a_single_one(real: Stub, api: FakeApi) -> None:
-    async with house(real) as program:
+    async with warm_program(real) as program:
         await program.warm()
         api.requests.clear()
         result = await program.search()
@@ -133,9 +90,10 @@ async def test_a_warm_search_is_like_a_single_one(real: Stub, api: FakeApi) -> N
     assert real.files_left() == [] and not warm_processes(real)
 
 
+@needs_real_cli
 async def test_a_query_is_never_a_command(real: Stub, api: FakeApi) -> None:
     queries = ["/help", "/memory show", "@settings.json", "$ls", "!ls", "-p x"]
-    async with house(real) as program:
+    async with warm_program(real) as program:
         await program.warm()
         for query in queries:
             api.requests.clear()
@@ -168,16 +126,13 @@ ERRORS: list[tuple[int, Body, str, float | None]] = [
 ]
 
 
+@needs_real_cli
 async def test_failures_have_the_names_that_single_runs_give_them(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    real: Stub, api: FakeApi, mocker: MockerFixture
 ) -> None:
-    def forget(quotas: Quotas, name: str) -> None:
-        """Each is to be met anew."""
-
-    monkeypatch.setattr(Quotas, "check", forget)
-    real.environ["GEMINI_MCP_TIMEOUT"] = "15"
+    mocker.patch.object(Quotas, "check")  # each is to be met anew
     named: list[tuple[str, float | None]] = []
-    async with house(real) as program:
+    async with warm_program(real) as program:
         await program.warm()
         for status, error, _, _ in ERRORS:
             api.failure = (status, {"error": {"code": status, **error}})
@@ -191,8 +146,9 @@ async def test_failures_have_the_names_that_single_runs_give_them(
     assert reports == []  # they hold the conversation
 
 
+@needs_real_cli
 async def test_a_failed_search_and_an_empty_answer_are_seen(real: Stub, api: FakeApi) -> None:
-    async with house(real) as program:
+    async with warm_program(real) as program:
         await program.warm()
         api.failing = "search"
         api.failure = (400, {"error": {"code": 400, "message": "no search today"}})
@@ -207,11 +163,10 @@ async def test_a_failed_search_and_an_empty_answer_are_seen(real: Stub, api: Fak
     assert SINGLE not in real.messages
 
 
-async def test_a_run_lost_in_turns_is_ended(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gemini_home, "_MAX_TURNS", 2)
-    async with house(real) as program:
+@needs_real_cli
+async def test_a_run_lost_in_turns_is_ended(real: Stub, api: FakeApi) -> None:
+    real.limits = Limits(max_turns=2)
+    async with warm_program(real) as program:
         await program.warm()
         api.calls = [SEARCH, SEARCH, SEARCH]
         with pytest.raises(GeminiMcpError, match="limit of turns"):
@@ -221,10 +176,10 @@ async def test_a_run_lost_in_turns_is_ended(
 
 
 async def test_a_cancelled_search_frees_its_seat_and_keeps_the_process(
-    real: Stub, api: FakeApi
+    cli: Stub, api: FakeApi
 ) -> None:
-    real.environ |= {"GEMINI_MCP_WARM_SESSIONS": "1", "GEMINI_MCP_CONCURRENCY": "1"}
-    async with house(real) as program:
+    cli.environ |= {"GEMINI_MCP_WARM_SESSIONS": "1", "GEMINI_MCP_CONCURRENCY": "1"}
+    async with warm_program(cli) as program:
         await program.warm()
         before = program.pids()
         api.hangs = True
@@ -233,19 +188,20 @@ async def test_a_cancelled_search_frees_its_seat_and_keeps_the_process(
         call.cancel()
         await asyncio.wait({call})
         api.hangs = False
-        await anyio.sleep(1)
-        real.messages.clear()
+        await program.warm()
+        cli.messages.clear()
         await program.search()
 
-        assert SINGLE not in real.messages
+        assert SINGLE not in cli.messages
         assert program.pids() == before
 
 
+@needs_real_cli
 async def test_an_unanswered_cancel_costs_nobody_else_more_than_time(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    real: Stub, api: FakeApi
 ) -> None:
-    monkeypatch.setattr(gemini_acp, "UNHEALTHY", 0.5)
-    async with house(real) as program:
+    real.limits = Limits(unhealthy_drain=0.5)
+    async with warm_program(real) as program:
         await program.warm()
         before = program.pids()
         api.requests.clear()
@@ -253,7 +209,6 @@ async def test_an_unanswered_cancel_costs_nobody_else_more_than_time(
         api.failing, api.failure = "search", (429, {"error": {"code": 429, "message": "Slow down"}})
         lost = asyncio.ensure_future(program.search("lost"))
         await eventually(lambda: len(api.requests) == 2)
-        await anyio.sleep(0.3)
         api.hangs = True
         other = asyncio.ensure_future(program.search("other"))
         await eventually(lambda: api.waiting == 1)
@@ -262,32 +217,46 @@ async def test_an_unanswered_cancel_costs_nobody_else_more_than_time(
         api.hangs, api.failure = False, None
 
         assert (await other)["success"]
-        await eventually(lambda: not set(program.pids()) & set(before), 10)
+        await eventually(lambda: not set(program.pids()) & set(before))
 
 
+@needs_real_cli
 async def test_a_search_that_loops_without_end_is_stopped(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    real: Stub, api: FakeApi, clock: Clock
 ) -> None:
     del real.environ["GEMINI_MODEL"]  # the search helper has a model of its own then
     violation = {"quotaId": "GenerateRequestsPerDayPerProjectPerModel"}
     details = [{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}]
-    async with house(real) as program:
+    async with warm_program(real) as program:
         await program.warm()
-        monkeypatch.setattr(gemini_stream, "IDLE_IN_SEARCH", 2)
         api.failing = "search"
         api.failure = (429, {"error": {"code": 429, "message": "Quota", "details": details}})
+        call = asyncio.ensure_future(program.search())
+        await eventually(lambda: len(api.requests) > 20 and "searching" in real.messages[-1])
+        clock.skip(real.limits.idle_in_search)
         with pytest.raises(GeminiMcpError, match="did not come back"):
-            await program.search()
-        await anyio.sleep(2.5)  # the time that a cancel has to be answered
-        looped = len(api.requests)
-        await anyio.sleep(1)
-        assert looped > 20 and len(api.requests) == looped
+            await call
+        await eventually(quiet(api))
         api.failure = None
         await program.warm()
+        await program.search()
 
 
-async def test_searches_in_a_killed_process_are_made_again(real: Stub, api: FakeApi) -> None:
-    async with house(real) as program:
+def quiet(api: FakeApi) -> Callable[[], bool]:
+    """Whether nothing has come for half a second; a loop of the CLI asks fifty times in that."""
+    seen, since = len(api.requests), time.monotonic()
+
+    def is_quiet() -> bool:
+        nonlocal seen, since
+        if len(api.requests) != seen:
+            seen, since = len(api.requests), time.monotonic()
+        return time.monotonic() - since > 0.5
+
+    return is_quiet
+
+
+async def test_searches_in_a_killed_process_are_made_again(cli: Stub, api: FakeApi) -> None:
+    async with warm_program(cli) as program:
         await program.warm()
         [pid] = program.pids()
         api.requests.clear()
@@ -307,54 +276,48 @@ async def test_searches_in_a_killed_process_are_made_again(real: Stub, api: Fake
         await program.warm(but=[pid])
 
 
-async def test_a_worn_process_is_replaced_without_a_gap(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gemini_acp, "MOST_SESSIONS", 6)
+async def test_a_worn_process_is_replaced_without_a_gap(cli: Stub, api: FakeApi) -> None:
+    cli.limits = Limits(sessions_per_process=6)
     seen: set[int] = set()
-    async with house(real) as program:
+    async with warm_program(cli) as program:
         await program.warm()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while len(seen) < 3:
                 await program.search()
                 seen.update(program.pids())
         await eventually(lambda: len(program.pids()) <= 2)
 
-    assert SINGLE not in real.messages
+    assert SINGLE not in cli.messages
 
 
-async def test_a_process_that_grows_too_large_is_replaced(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with house(real) as program:
+async def test_a_process_that_grows_too_large_is_replaced(cli: Stub, api: FakeApi) -> None:
+    cli.limits = Limits(process_memory=1)
+    async with warm_program(cli) as program:
         await program.warm()
         before = program.pids()
-        monkeypatch.setattr(gemini_acp, "MOST_MEMORY", 1)
         await program.search()
-        monkeypatch.undo()
         await program.warm(but=before)
         await eventually(lambda: not set(program.pids()) & set(before))
 
-    assert SINGLE not in real.messages
+    assert SINGLE not in cli.messages
 
 
-async def test_an_idle_process_is_given_back_and_comes_back(real: Stub, api: FakeApi) -> None:
-    real.environ["GEMINI_MCP_WARM_IDLE"] = "4"
-    async with house(real) as program:
-        await eventually(lambda: len(program.pids()) == 1, 20)
-        await eventually(lambda: not program.pids(), 20)
-        real.messages.clear()
+async def test_an_idle_process_is_given_back_and_comes_back(cli: Stub, api: FakeApi) -> None:
+    cli.environ["GEMINI_MCP_WARM_IDLE"] = "0.5"
+    async with warm_program(cli) as program:
+        await eventually(lambda: program.pids())
+        await eventually(lambda: not program.pids())
         await program.search()
-        assert SINGLE in real.messages
+        assert SINGLE in cli.messages
         await program.warm()
 
 
-async def test_a_changed_sign_in_gets_a_new_process(real: Stub, api: FakeApi) -> None:
-    del real.environ["GEMINI_API_KEY"]
-    env_file = real.home / ".gemini" / ".env"
+async def test_a_changed_sign_in_gets_a_new_process(cli: Stub, api: FakeApi) -> None:
+    del cli.environ["GEMINI_API_KEY"]
+    env_file = cli.home / ".gemini" / ".env"
     env_file.parent.mkdir()
     env_file.write_text("GEMINI_API_KEY=old-key\n")
-    async with house(real) as program:
+    async with warm_program(cli) as program:
         await program.warm()
         before = program.pids()
         env_file.write_text("GEMINI_API_KEY=new-key\n")
@@ -366,12 +329,12 @@ async def test_a_changed_sign_in_gets_a_new_process(real: Stub, api: FakeApi) ->
         await program.search()
 
     assert {request.key for request in api.requests} == {"new-key"}
-    assert SINGLE not in real.messages
+    assert SINGLE not in cli.messages
 
 
-async def test_without_a_sign_in_there_is_no_warm_process(real: Stub, api: FakeApi) -> None:
-    del real.environ["GEMINI_API_KEY"]
-    async with house(real) as program:
+async def test_without_a_sign_in_there_is_no_warm_process(cli: Stub, api: FakeApi) -> None:
+    del cli.environ["GEMINI_API_KEY"]
+    async with warm_program(cli) as program:
         with pytest.raises(GeminiMcpError) as caught:
             await program.search()
         assert program.pids() == []
@@ -380,19 +343,19 @@ async def test_without_a_sign_in_there_is_no_warm_process(real: Stub, api: FakeA
 
 
 async def test_a_sign_in_that_sessions_refuse_is_not_tried_again(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(warm, "WAITS", (0.05,))
+    cli.limits = Limits(warm_restarts=(0.05,))
     caplog.set_level("INFO")
-    del real.environ["GEMINI_API_KEY"]
-    env_file = real.home / ".gemini" / ".env"
+    del cli.environ["GEMINI_API_KEY"]
+    env_file = cli.home / ".gemini" / ".env"
     env_file.parent.mkdir()
     env_file.write_text("OTHER=1\n")
-    async with house(real) as program:
+    async with warm_program(cli) as program:
         for _ in range(2):
             with pytest.raises(GeminiMcpError):
                 await program.search()
-        await eventually(lambda: not program.pids(), 20)
+        await eventually(lambda: not program.pids())
 
     assert caplog.text.count("sessions are refused") == 1
 
@@ -410,9 +373,10 @@ BROKEN: dict[str, Body] = {
 }
 
 
+@needs_real_cli
 async def test_an_answer_that_breaks_off_is_none(real: Stub, api: FakeApi) -> None:
     ended: dict[str, str] = {}
-    async with house(real) as program:
+    async with warm_program(real) as program:
         await program.warm()
         api.preface = report("A guess, before any search.")
         for name, api.last in BROKEN.items():
@@ -425,100 +389,116 @@ async def test_an_answer_that_breaks_off_is_none(real: Stub, api: FakeApi) -> No
 
 
 async def test_searches_in_a_frozen_process_are_made_elsewhere(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    cli: Stub, api: FakeApi, clock: Clock
 ) -> None:
-    monkeypatch.setattr(gemini_stream, "IDLE", 6)
-    async with house(real) as program:
+    cli.limits = Limits(cancel_answer=0.2, unhealthy_drain=0.2)
+    async with warm_program(cli) as program:
         await program.warm()
         [pid] = program.pids()
         os.kill(pid, signal.SIGSTOP)
-        result = await program.search()
+        call = asyncio.ensure_future(program.search())
+        await eventually(lambda: cli.messages == ["asking the model"])
+        clock.skip(cli.limits.idle)
 
-        assert result["success"]
-        await eventually(lambda: pid not in program.pids(), 40)
+        assert (await call)["success"]
+        await eventually(lambda: pid not in program.pids())
 
 
-async def test_several_processes_are_kept_and_come_back(real: Stub, api: FakeApi) -> None:
-    real.environ |= {"GEMINI_MCP_WARM": "2", "GEMINI_MCP_WARM_IDLE": "6"}
-    async with house(real) as program:
-        await eventually(lambda: len(program.pids()) == 2, 20)
-        await eventually(lambda: not program.pids(), 30)
+async def test_several_processes_are_kept_and_come_back(cli: Stub, api: FakeApi) -> None:
+    cli.environ |= {"GEMINI_MCP_WARM": "2", "GEMINI_MCP_WARM_IDLE": "1"}
+    async with warm_program(cli) as program:
+        await eventually(lambda: len(program.pids()) == 2)
+        await eventually(lambda: not program.pids())
         await program.search()
-        await eventually(lambda: len(program.pids()) == 2, 20)
+        await eventually(lambda: len(program.pids()) == 2)
 
 
 async def test_long_runs_do_not_let_processes_pile_up(
-    real: Stub, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+    cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(gemini_acp, "MOST_SESSIONS", 3)
-    most = 0
-    async with house(real) as program:
+    caplog.set_level("INFO")
+    cli.limits = Limits(sessions_per_process=2)
+    api.held = "A LONG ONE"
+    async with warm_program(cli) as program:
         await program.warm()
-        api.delay = 2
-        async with anyio.create_task_group() as tasks:
-            for number in range(6):
-                tasks.start_soon(program.search, f"question {number}")
-                await anyio.sleep(2)
-                most = max(most, len(program.pids()))
+        [first] = program.pids()
+        long = asyncio.ensure_future(program.search("A LONG ONE"))
+        await eventually(lambda: api.waiting)
+        await program.search()  # that wears the process out, though it still has a run
+        await eventually(lambda: caplog.text.count("A warm gemini is ready") == 2)
+        [second] = set(program.pids()) - {first}
+        await program.search()  # and that its successor
+        await anyio.sleep(0.5)  # in which a third one would start
+        assert set(program.pids()) == {first, second}
 
-    assert most <= 2
-
-
-async def test_a_home_that_cannot_be_read_ends_no_server(real: Stub, api: FakeApi) -> None:
-    del real.environ["GEMINI_API_KEY"]
-    real.environ["HOME"] = "/" + "x" * 300  # no name can be that long
-    async with connected(real) as client:
-        await client.list_tools()
-        await anyio.sleep(1)
-        answer = await client.call_tool("search", {"query": QUESTION})
-
-    assert answer.is_error
+        api.let_go.set()
+        assert (await long)["success"]
+        await program.warm(but=[first, second])
 
 
-async def test_no_process_is_started_before_the_handshake_is_over(real: Stub) -> None:
+async def test_a_home_that_cannot_be_read_is_no_end_of_warm_processes(
+    cli: Stub, api: FakeApi
+) -> None:
+    del cli.environ["GEMINI_API_KEY"]
+    cli.environ["HOME"] = "/" + "x" * 300  # no name can be that long
+    async with warm_program(cli) as program:
+        await anyio.wait_all_tasks_blocked()  # it has been looked for
+        with pytest.raises(GeminiMcpError):
+            await program.search()
+
+
+async def test_no_process_is_started_before_the_handshake_is_over(cli: Stub) -> None:
     hello, ready, _ = SEARCH_CALL
-    with start(real, hello) as server:
+    with start(cli, hello) as server:
         assert server.stdin and server.stdout
         assert json.loads(server.stdout.readline())["id"] == 1
-        await anyio.sleep(1)
-        assert warm_processes(real) == []
+        await anyio.sleep(0.5)  # in which one would have come
+        assert warm_processes(cli) == []
         listing = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
         server.stdin.write(ready + "\n" + listing + "\n")
         server.stdin.flush()
-        await eventually(lambda: len(warm_processes(real)) == 1, 10)
+        await eventually(lambda: len(warm_processes(cli)) == 1)
         server.stdin.close()
         await eventually(lambda: server.poll() is not None)
 
-    await eventually(lambda: not warm_processes(real))
-    assert real.files_left() == []
+    await eventually(lambda: not warm_processes(cli))
+    assert cli.files_left() == []
+
+
+def ready_in(log: Iterable[str]) -> None:
+    """Read a server's log until its warm process is there."""
+    assert any("A warm gemini is ready" in line for line in log)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_signal_to_the_server_ends_its_warm_process(
-    real: Stub, number: signal.Signals
+    cli: Stub, number: signal.Signals
 ) -> None:
     hello, ready, _ = SEARCH_CALL
     listing = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
-    with start(real, hello, ready, listing) as server:
-        await eventually(lambda: len(warm_processes(real)) == 1, 10)
-        await anyio.sleep(2)
+    with start(cli, hello, ready, listing) as server:
+        assert server.stderr
+        await anyio.to_thread.run_sync(ready_in, server.stderr, abandon_on_cancel=True)
+        assert len(warm_processes(cli)) == 1
         server.send_signal(number)
         await eventually(lambda: server.poll() is not None)
 
-    await eventually(lambda: not warm_processes(real) and not real.files_left())
+    await eventually(lambda: not warm_processes(cli) and not cli.files_left())
 
 
-async def test_a_deep_search_runs_warm(real: Stub, api: FakeApi) -> None:
+async def test_a_deep_search_runs_warm(
+    cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     api.texts = [report(f"Blue, says [nasa.gov]({REDIRECT}nasa).", verified=True)]
     seen: list[str] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append(message or "")
 
-    async with connected(real) as client:
+    async with in_process(cli) as client:
         await client.list_tools()
-        await eventually(lambda: bool(warm_processes(real)), 10)
-        await anyio.sleep(4)
+        await eventually(lambda: "A warm gemini is ready" in caplog.text)
         told = await client.call_tool(
             "deep_search", {"query": QUESTION, "max_iterations": 2}, progress_callback=note
         )
@@ -529,25 +509,25 @@ async def test_a_deep_search_runs_warm(real: Stub, api: FakeApi) -> None:
     assert any("round 2/2: searching “why is the sky blue”" in message for message in seen)
 
 
-async def test_web_search_stays_warm_for_the_gateway(real: Stub, api: FakeApi) -> None:
-    real.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
-    config = Config.from_env(real.environ)
+async def test_web_search_stays_warm_for_the_gateway(
+    cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    cli.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
+    config = cli.config
     workspace = Workspace(config.config_dir)
-    providers = Providers(config, workspace, real.environ)
-    engines = WebSearch(config, providers, real.environ, warm=True)
+    engines = WebSearch(config, Providers(config, workspace, cli.environ), cli.environ, warm=True)
+    messages: list[str] = []
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engines.stay_warm)
-            with anyio.fail_after(40):
-                while True:
-                    messages: list[str] = []
-                    found = await engines.search("blue sky", progress=messages.append)
-                    assert found["hits"][0]["url"] == f"{REDIRECT}nasa"
-                    if SINGLE not in messages:
-                        break
-                    await anyio.sleep(0.2)
-            assert len(warm_processes(real)) == 1
+            await engines.search("blue sky", progress=lambda _: None)  # the first one asks for it
+            await eventually(lambda: "A warm gemini is ready" in caplog.text)
+            found = await engines.search("blue sky", progress=messages.append)
+            assert found["hits"][0]["url"] == f"{REDIRECT}nasa"
+            assert len(warm_processes(cli)) == 1
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()
-    await eventually(lambda: not warm_processes(real))
+    await eventually(lambda: not warm_processes(cli))
+    assert messages and SINGLE not in messages

@@ -26,15 +26,15 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import as_object
-from gemini_cli_mcp.providers import glm
 from gemini_cli_mcp.providers.choice import Providers
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.workspace import Workspace
-from tests.fake_api import fake_api
 from tests.support import QUESTION, REAL_CLI, REDIRECT, ROOT, Result, Stub, found, report
-from tests.test_server import connected
-from tests.test_terminal import run
+from tests.support.fake_api import POLL, fake_api
+from tests.support.server import in_process
+from tests.support.terminal import run
 
 HIT = {
     "title": "天空为什么是蓝色的",
@@ -87,7 +87,7 @@ def fake_glm() -> Generator[FakeGlm]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     fake = FakeGlm(f"http://127.0.0.1:{server.server_port}/api/paas/v4")
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL,))
     thread.start()
     try:
         yield fake
@@ -125,7 +125,7 @@ class Searcher:
 
     @property
     def config(self) -> Config:
-        return Config.from_env(self.stub.environ)
+        return self.stub.config
 
     async def search(self, *asked: object) -> Result:
         config = self.config
@@ -360,7 +360,7 @@ async def test_no_engine_answers_for_another(searcher: Searcher, fake: FakeGlm) 
 
 
 async def schema(searcher: Searcher) -> tuple[Result, int]:
-    async with connected(searcher.stub) as client:
+    async with in_process(searcher.stub) as client:
         listed = await client.list_tools()
     [tool] = [tool for tool in listed.tools if tool.name == "web_search"]
     return tool.input_schema, len(listed.model_dump_json(by_alias=True, exclude_none=True))
@@ -651,10 +651,8 @@ async def test_what_passes_is_tried_again(searcher: Searcher, fake: FakeGlm) -> 
     assert searcher.stub.waits == [1, 2]
 
 
-async def test_glm_that_does_not_answer_is_a_timeout(
-    searcher: Searcher, fake: FakeGlm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(glm, "TIMEOUT", 0.2)
+async def test_glm_that_does_not_answer_is_a_timeout(searcher: Searcher, fake: FakeGlm) -> None:
+    searcher.stub.limits = Limits(glm=0.2)
     with_glm(searcher, fake)
     fake.hangs = threading.Event()
 
@@ -686,7 +684,7 @@ async def test_glm_without_a_key_says_what_to_set(searcher: Searcher, fake: Fake
 
 
 async def test_a_client_gets_hits(searcher: Searcher) -> None:
-    async with connected(searcher.stub) as client:
+    async with in_process(searcher.stub) as client:
         result = await client.call_tool("web_search", {"query": QUESTION})
         bad = await client.call_tool("web_search", {"query": QUESTION, "count": 99})
 
@@ -740,6 +738,7 @@ async def test_many_long_hits_come_without_snippets_from_some_point_on(
     assert "snippet" in found[0] and "snippet" not in found[-1]
 
 
+@pytest.mark.timeout(5)  # milliseconds; what backtracks would take hours
 def test_unclosed_comments_take_no_time(searcher: Searcher) -> None:
     searcher.reads("/* " * 50_000 + '"' * 1001)
 

@@ -28,7 +28,6 @@ from gemini_cli_mcp.providers.places import Places
 from gemini_cli_mcp.providers.quota import Quotas
 from gemini_cli_mcp.workspace import Workspace
 
-SECONDS = 60.0
 MODEL = "gemini-2.5-flash"
 PROMPT = "This is a dry run of gemini-cli-mcp. Search once."
 
@@ -50,13 +49,14 @@ async def dry_run(config: Config, binary: Binary, environ: Mapping[str, str]) ->
         changes = {"config_dir": Path(folder) / "config", "warm": 1, "model": MODEL}
         config = config.model_copy(update={**changes, "cli_path": str(binary.path)})
         workspace = Workspace(config.config_dir)
+        seconds = config.limits.dry_run
         try:
-            with anyio.fail_after(SECONDS):
+            with anyio.fail_after(seconds):
                 findings = [await _single(config, workspace, away, api, canary)]
                 if findings[0].status != "problem":
                     findings.append(await _warm(config, workspace, away))
         except TimeoutError:
-            findings = [problem("dry run", f"no answer within {SECONDS:g} s", UPGRADE)]
+            findings = [problem("dry run", f"no answer within {seconds:g} s", UPGRADE)]
         finally:
             workspace.close()
     return findings
@@ -95,7 +95,7 @@ async def _warm(config: Config, workspace: Workspace, environ: dict[str, str]) -
     said: list[str] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(provider.stay_warm)
-        with anyio.move_on_after(SECONDS / 2):
+        with anyio.move_on_after(config.limits.dry_run / 2):
             while not provider.is_warm:
                 await anyio.sleep(0.1)
             with suppress(GeminiMcpError):
@@ -166,7 +166,7 @@ def _api() -> Generator[_Api]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     api = _Api(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield api

@@ -20,6 +20,7 @@ from gemini_cli_mcp.doctor import cli, surroundings
 from gemini_cli_mcp.doctor.dry_run import dry_run
 from gemini_cli_mcp.doctor.findings import Finding, can_search, ok, problem
 from gemini_cli_mcp.errors import ConfigError, GeminiMcpError
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object
 from gemini_cli_mcp.providers.choice import Providers
 from gemini_cli_mcp.research.answer import Desk
@@ -39,14 +40,16 @@ INTERRUPTED = 130
 LIVE_QUESTION = "What day is it today?"
 
 
-def doctor(environ: Mapping[str, str], *, live: bool, as_json: bool) -> int:
+def doctor(
+    environ: Mapping[str, str], *, live: bool, as_json: bool, limits: Limits | None = None
+) -> int:
     """Examine and show; the exit code is 0 only if a search can work."""
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     findings: list[Finding] = []
     console = Console(highlight=False, soft_wrap=True)
 
     async def look() -> None:
-        async for finding in examine(environ, live=live):
+        async for finding in examine(environ, limits, live=live):
             findings.append(finding)
             if not as_json:
                 console.print(_line(finding))
@@ -70,11 +73,13 @@ def _line(finding: Finding) -> str:
     return line + (f"\n        fix: [bold]{escape(finding.fix)}[/bold]" if finding.fix else "")
 
 
-async def examine(environ: Mapping[str, str], *, live: bool) -> AsyncIterator[Finding]:
+async def examine(
+    environ: Mapping[str, str], limits: Limits | None, *, live: bool
+) -> AsyncIterator[Finding]:
     """Everything, the most basic first."""
     yield ok("gemini-cli-mcp", f"{__version__} on Python {sys.version.split()[0]}")
     try:
-        config = Config.from_env(environ)
+        config = Config.from_env(environ, limits)
     except ConfigError as error:
         named = dict.fromkeys(_VARIABLE.findall(error.message)) or {"GEMINI_MCP_WEB_SEARCH": None}
         fix = f"unset {' '.join(named)}  # or correct it"

@@ -33,20 +33,13 @@ from gemini_cli_mcp.gateway.rounds import PATH, parsed
 from gemini_cli_mcp.gateway.searches import Search, Searches
 from gemini_cli_mcp.gateway.wishes import Wishes
 from gemini_cli_mcp.hosting import NoBody, body_of
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, as_list, as_object
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.upstreams import Upstream, Upstreams
 
 LARGEST_BODY = 32 << 20
 """Bytes of a request; pictures come in it as text."""
-SLOWEST_BODY = 60.0
-"""Seconds that a client has to send it."""
-
-SLOWEST_MODELS = 10.0
-"""Seconds that each of several upstreams has to tell its models."""
-REMEMBERED = 600.0
-"""Seconds for which an upstream that knew no responses is not asked again."""
-
 Work = Callable[[Outlet], Awaitable[object]]
 
 
@@ -58,13 +51,15 @@ class App:
         upstreams: Upstreams,
         engines: Engines,
         search: WebSearch,
+        limits: Limits,
         tokens: tuple[str, ...] = (),
     ) -> None:
+        self._limits = limits
         self._upstreams = upstreams
         self._engines = engines
         self._search = search
-        self._turns = ParkedTurns()
-        self._responses = ParkedResponses()
+        self._turns = ParkedTurns(limits.parked_turn)
+        self._responses = ParkedResponses(limits.parked_turn)
         self._native: set[str] = set()
         """Upstreams that have answered with a response."""
         self._chat_only: dict[str, float] = {}
@@ -95,14 +90,14 @@ class App:
         """The models of all upstreams; of a single one, just what it says."""
         if len(self._upstreams.all) == 1:
             line = self._line(self._upstreams.all[0], request)
-            return Attended(lambda outlet: _passed("GET", line, "/models", outlet))
-        return Attended(lambda outlet: self._all_models(request, outlet))
+            return self._attended(lambda outlet: _passed("GET", line, "/models", outlet))
+        return self._attended(lambda outlet: self._all_models(request, outlet))
 
     async def _all_models(self, request: Request, outlet: Outlet) -> None:
         told: dict[str, list[Object]] = {}
 
         async def ask(upstream: Upstream) -> None:
-            with anyio.move_on_after(SLOWEST_MODELS), suppress(Broken):
+            with anyio.move_on_after(self._limits.upstream_models), suppress(Broken):
                 async with self._line(upstream, request).relay("GET", "/models") as response:
                     listed = as_list(parsed(await whole(response)).get("data"))
                 models = [as_object(model) for model in listed]
@@ -124,7 +119,9 @@ class App:
         if upstream is None:
             return _no_upstream(model)
         line = self._line(upstream, request)
-        return Attended(lambda outlet: _passed("GET", line, f"/models/{quote(model)}", outlet))
+        return self._attended(
+            lambda outlet: _passed("GET", line, f"/models/{quote(model)}", outlet)
+        )
 
     async def _chat(self, request: Request) -> Response:
         asked = await self._asked(request)
@@ -136,13 +133,15 @@ class App:
             asked.change({**asked.body, "messages": completed})
         engines = self._injection(asked.body)
         if engines is None:
-            return Attended(lambda outlet: _passed("POST", asked.line, PATH, outlet, asked.content))
+            return self._attended(
+                lambda outlet: _passed("POST", asked.line, PATH, outlet, asked.content)
+            )
 
         def keep(ids: list[str], turns: list[Object]) -> None:
             self._turns.keep(asked.owner, messages, ids, turns)
 
         searches = self._searches(asked.body, engines)
-        return Attended(Chat(asked.line, asked.body, engines, searches, keep).answer)
+        return self._attended(Chat(asked.line, asked.body, engines, searches, keep).answer)
 
     async def _respond(self, request: Request) -> Response:
         asked = await self._asked(request)
@@ -158,8 +157,8 @@ class App:
             asked.line, asked.body, engines, searches, asked.owner, self._responses, previous
         )
         if engines is None:
-            return Attended(lambda outlet: self._pass_response(asked, answer, outlet))
-        return Attended(lambda outlet: self._answer(asked, answer, outlet))
+            return self._attended(lambda outlet: self._pass_response(asked, answer, outlet))
+        return self._attended(lambda outlet: self._answer(asked, answer, outlet))
 
     async def _pass_response(self, asked: "Asked", answer: Responses, outlet: Outlet) -> None:
         """Byte for byte, if the upstream knows responses at all."""
@@ -208,7 +207,7 @@ class App:
         if request.headers.get("content-encoding", "identity") != "identity":
             return refusal(415, "The body must not be compressed.", "unsupported_encoding")
         try:
-            content = await body_of(request.receive, LARGEST_BODY, SLOWEST_BODY)
+            content = await body_of(request.receive, LARGEST_BODY, self._limits.gateway_body)
         except NoBody as why:
             return refusal(why.status, why.message, why.code)
         body = _object(content)
@@ -227,8 +226,9 @@ class App:
     def _speaks_responses(self, upstream: Upstream) -> bool:
         if upstream.responses is not None:
             return upstream.responses
-        found_out = self._chat_only.get(upstream.id, -REMEMBERED)
-        return time.monotonic() - found_out >= REMEMBERED
+        found_out = self._chat_only.get(upstream.id)
+        kept = self._limits.responses_unsupported
+        return found_out is None or time.monotonic() - found_out >= kept
 
     def _searches(self, body: Object, engines: Engines) -> Searches:
         wishes = Wishes.of(as_list(body.get("tools")))
@@ -236,6 +236,7 @@ class App:
         return Searches(
             self._searcher(engines, wishes),
             self._engines.gateway.max_rounds,
+            self._limits.gateway_searches,
             most if isinstance(most, int) else None,
         )
 
@@ -263,6 +264,9 @@ class App:
 
         return search
 
+    def _attended(self, work: Work) -> Response:
+        return Attended(work, self._limits)
+
     def _line(self, upstream: Upstream, request: Request) -> Line:
         if self._client is None:
             raise RuntimeError("the gateway does not run")
@@ -287,15 +291,16 @@ class Asked:
 class Attended(Response):
     """Work that answers by itself, and ends when the client leaves."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, limits: Limits) -> None:
         super().__init__()
         self._work = work
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with anyio.create_task_group() as tasks:
 
             async def work() -> None:
-                await _answered(self._work, Outlet(send))
+                await _answered(self._work, Outlet(send, self._limits))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(work)

@@ -9,12 +9,8 @@ from starlette.types import Message, Send
 
 from gemini_cli_mcp.gateway.line import Broken, Headers, Refused, failed
 from gemini_cli_mcp.gateway.sse import KEEP_ALIVE, event
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object
-
-PATIENCE = 3.0
-"""Seconds that an upstream has to refuse a stream; from then on the client gets signs of life."""
-SILENCE = 5.0
-"""Seconds after which a waiting client gets one."""
 
 EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -26,8 +22,9 @@ EVENTS = [
 class Outlet:
     """One response as it is sent. A client sees it whole, or sees that it is not."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, limits: Limits) -> None:
         self._send = send
+        self._limits = limits
         self._last = 0.0
         self._ended = False
         self.started = False
@@ -93,14 +90,14 @@ class Outlet:
 
     async def _stay_alive(self) -> None:
         """Begin if nothing else did, and fill silences, until cancelled."""
-        await anyio.sleep(PATIENCE)
+        await anyio.sleep(self._limits.upstream_refusal)
         await self.open([])
         while True:
-            silence = time.monotonic() - self._last
-            if silence >= SILENCE:
+            left = self._last + self._limits.keep_alive - time.monotonic()
+            if left <= 0:
                 await self.write(KEEP_ALIVE)
             else:
-                await anyio.sleep(SILENCE - silence)
+                await anyio.sleep(left)
 
     async def _pass(self, message: Message) -> None:
         self._last = time.monotonic()

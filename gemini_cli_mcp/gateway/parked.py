@@ -17,7 +17,6 @@ from gemini_cli_mcp.gateway.splice import OURS
 from gemini_cli_mcp.models import Object, as_list, as_object
 
 MOST = 1000
-LONGEST = 3600.0
 MOST_AROUND = 30
 """Items behind a search in which the calls of its turn are looked for."""
 
@@ -25,13 +24,14 @@ _Kept = TypeVar("_Kept")
 
 
 class Shelf(Generic[_Kept]):
-    """The latest things, each for an hour."""
+    """The latest things, each for so many seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._kept: OrderedDict[tuple[str, str], tuple[float, _Kept]] = OrderedDict()
 
     def put(self, owner: str, name: str, thing: _Kept) -> None:
-        self._kept[owner, name] = time.monotonic() + LONGEST, thing
+        self._kept[owner, name] = time.monotonic() + self._seconds, thing
         while len(self._kept) > MOST:
             self._kept.popitem(last=False)
 
@@ -46,8 +46,8 @@ class Shelf(Generic[_Kept]):
 class ParkedTurns:
     """Of chats: whole turns, found again by the user's last words and the client's own calls."""
 
-    def __init__(self) -> None:
-        self._turns: Shelf[list[Object]] = Shelf()
+    def __init__(self, seconds: float) -> None:
+        self._turns: Shelf[list[Object]] = Shelf(seconds)
 
     def keep(
         self, owner: str, before: Sequence[object], ids: Sequence[str], turns: list[Object]
@@ -87,9 +87,9 @@ class Ending:
 class ParkedResponses:
     """Of responses: searches, and endings by the id of the response or of the conversation."""
 
-    def __init__(self) -> None:
-        self._searches: Shelf[tuple[Call, Object]] = Shelf()
-        self._endings: Shelf[Ending] = Shelf()
+    def __init__(self, seconds: float) -> None:
+        self._searches: Shelf[tuple[Call, Object]] = Shelf(seconds)
+        self._endings: Shelf[Ending] = Shelf(seconds)
 
     def keep(
         self, owner: str, searched: dict[str, tuple[Call, Object]], ids: Sequence[str]

@@ -12,8 +12,6 @@ from gemini_cli_mcp.errors import TimedOut, failure_result
 from gemini_cli_mcp.gateway.calls import Call, search_arguments
 from gemini_cli_mcp.models import Object, as_list, as_object
 
-LONGEST = 120.0
-"""Seconds for all rounds; whoever is not done by then answers with what there is."""
 LARGEST = 24_000
 """Characters of one result that are fed back."""
 MOST_AT_ONCE = 8
@@ -31,6 +29,8 @@ class Searches:
 
     search: Search
     max_rounds: int
+    seconds: float
+    """For all rounds; whoever is not done by then answers with what there is."""
     most: int | None = None
     """Searches in all, if the client says so."""
     hits: list[Object] = field(default_factory=list[Object])
@@ -51,7 +51,7 @@ class Searches:
     async def results(self, calls: Sequence[Call]) -> list[Object]:
         """What was found for each of a turn's calls."""
         self._rounds += 1
-        self._deadline = min(self._deadline, time.monotonic() + LONGEST)
+        self._deadline = min(self._deadline, time.monotonic() + self.seconds)
         arguments = [search_arguments(call) for call in calls]
         keys = [_key(call, given) for call, given in zip(calls, arguments, strict=True)]
         self._stuck = set(keys) <= self._asked

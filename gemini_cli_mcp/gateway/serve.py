@@ -19,9 +19,6 @@ from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-GRACE = 3
-"""Seconds that running answers have to end when the gateway is told to."""
-
 
 async def serve_gateway(config: Config, environ: Mapping[str, str], host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT. ConfigError if it cannot begin."""
@@ -37,13 +34,14 @@ async def serve_gateway(config: Config, environ: Mapping[str, str], host: str, p
     workspace = Workspace(config.config_dir)
     providers = Providers(config, workspace, environ)
     search = WebSearch(config, providers, environ, warm=config.warm > 0)
-    app = App(known, config.engines, search, tokens)
+    limits = config.limits
+    app = App(known, config.engines, search, limits, tokens)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, workspace.sweep)
             tasks.start_soon(search.stay_warm)
             _tell(listening, known)
-            await serve(app.asgi, listening, GRACE)
+            await serve(app.asgi, listening, limits=limits, grace=limits.gateway_grace)
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()

@@ -42,8 +42,9 @@ class Child(asyncio.SubprocessProtocol):
     pipes, which a grandchild may hold open for ever (cpython gh-119710).
     """
 
-    def __init__(self, on_line: Callable[[bytes], None]) -> None:
+    def __init__(self, on_line: Callable[[bytes], None], max_stdout: int = MAX_STDOUT) -> None:
         self._on_line = on_line
+        self._max_stdout = max_stdout
         self._line = bytearray()
         self.taken = 0
         """Bytes of stdout so far, or since somebody set it back."""
@@ -62,10 +63,12 @@ class Child(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        _running.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         # All is over, and if `run` was cancelled twice nobody else is left to close this.
         self._transport.close()
+        _running.discard(self)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self.last_output = time.monotonic()
@@ -73,7 +76,7 @@ class Child(asyncio.SubprocessProtocol):
         if fd == 2:
             self.stderr += data
             del self.stderr[:-STDERR_TAIL]
-        elif self.taken + len(data) > MAX_STDOUT:
+        elif self.taken + len(data) > self._max_stdout:
             self.flooded = True  # keep draining, keep nothing
         else:
             self.taken += len(data)
@@ -104,20 +107,26 @@ class Child(asyncio.SubprocessProtocol):
 
 @contextlib.asynccontextmanager
 async def living(
-    child: Child, argv: Sequence[str], env: Mapping[str, str], cwd: Path, scratch: Path | None
+    child: Child,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    scratch: Path | None,
+    grace: float = GRACE,
 ) -> AsyncGenerator[asyncio.WriteTransport]:
     """The command, from its start to the end of its whole tree; yields where to write to it.
 
     Should this whole process be killed meanwhile, the folder `scratch` goes with it (Linux).
     Raises OSError if it cannot be started.
     """
-    keeper = Guardian(scratch) if sys.platform == "linux" else Group()
-    _running.add(child)
+    keeper = Guardian(scratch, grace) if sys.platform == "linux" else Group(grace)
     try:
-        transport = await _spawn(child, keeper, argv, env, cwd)
+        transport, cancelled = await _spawn(child, keeper, argv, env, cwd)
         feed = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
         child.find_pid = lambda: keeper.find_pid(transport.get_pid())
         try:
+            if cancelled:
+                raise asyncio.CancelledError
             yield feed
         finally:
             try:
@@ -129,7 +138,6 @@ async def living(
                     transport.close()  # before that it would kill the guardian
         child.exit_code = keeper.exit_code(transport.get_returncode())
     finally:
-        _running.discard(child)
         keeper.close()
 
 
@@ -137,7 +145,7 @@ _running: set[Child] = set()
 
 
 def running() -> int:
-    """How many commands run."""
+    """How many commands run, or are still being ended."""
     return len(_running)
 
 
@@ -147,7 +155,14 @@ async def _spawn(
     argv: Sequence[str],
     env: Mapping[str, str],
     cwd: Path,
-) -> asyncio.SubprocessTransport:
+) -> tuple[asyncio.SubprocessTransport, bool]:
+    """The child's transport, and whether this task was cancelled meanwhile.
+
+    A spawn that is cancelled leaks its child or waits for it for ever (gh-103847), so it is seen
+    to its end: it takes milliseconds. The shield keeps cancel scopes out; what still comes is
+    `Task.cancel()`, of a Ctrl-C or of an HTTP server that cuts off.
+    """
+
     async def spawn(pipe_size: int) -> asyncio.SubprocessTransport:
         transport, _ = await asyncio.get_running_loop().subprocess_exec(
             lambda: child,
@@ -160,7 +175,7 @@ async def _spawn(
         )
         return transport
 
-    with anyio.CancelScope(shield=True):  # a cancelled spawn leaks its child (gh-103847)
+    async def spawn_with_large_pipes() -> asyncio.SubprocessTransport:
         try:
             return await spawn(PIPE_SIZE if sys.platform == "linux" else -1)
         except PermissionError as error:
@@ -168,14 +183,24 @@ async def _spawn(
             if error.errno != errno.EPERM:
                 raise
             return await spawn(-1)
-    raise AssertionError("a shielded scope runs to its end")
+
+    cancelled = False
+    spawning = asyncio.ensure_future(spawn_with_large_pipes())
+    with anyio.CancelScope(shield=True):
+        while not spawning.done():
+            try:
+                await asyncio.wait({spawning})
+            except asyncio.CancelledError:
+                cancelled = True
+    return spawning.result(), cancelled
 
 
 class Guardian:
     """Our ends of the two pipes to a guardian: the lifeline, and what it has to tell."""
 
-    def __init__(self, scratch: Path | None) -> None:
+    def __init__(self, scratch: Path | None, grace: float) -> None:
         self._scratch = scratch
+        self._grace = grace
         self._lifeline_end, self._lifeline = os.pipe()
         self._status, self._status_end = os.pipe()
         os.set_blocking(self._status, False)
@@ -186,14 +211,14 @@ class Guardian:
     def command(self, argv: Sequence[str]) -> list[str]:
         """The guardian that runs the command."""
         scratch = str(self._scratch or "")
-        numbers = map(str, (os.getpid(), *self.inherited, GRACE))
+        numbers = map(str, (os.getpid(), *self.inherited, self._grace))
         return [sys.executable, "-I", "-S", guard.__file__, *numbers, scratch, *argv]
 
     async def end(self, child: Child, pid: int) -> None:
         """Tell the guardian to end the tree and see it go; kill what a lost one left."""
         self._let_go()
         try:
-            with anyio.move_on_after(GRACE + PATIENCE, shield=True):
+            with anyio.move_on_after(self._grace + PATIENCE, shield=True):
                 await child.exited.wait()
         finally:
             if child.exited.is_set() and "clean" not in self._told():
@@ -247,6 +272,9 @@ class Group:
 
     inherited = ()
 
+    def __init__(self, grace: float) -> None:
+        self._grace = grace
+
     def command(self, argv: Sequence[str]) -> list[str]:
         return list(argv)
 
@@ -255,7 +283,7 @@ class Group:
         try:
             if not child.exited.is_set():
                 _signal_group(pid, signal.SIGTERM)
-                with anyio.move_on_after(GRACE, shield=True):
+                with anyio.move_on_after(self._grace, shield=True):
                     await child.exited.wait()
         finally:
             # Also after an orderly exit: the leader may be gone while its children live on.

@@ -12,7 +12,7 @@ from typing import Literal
 
 import anyio
 
-from gemini_cli_mcp.process.child import Child, living
+from gemini_cli_mcp.process.child import GRACE, MAX_STDOUT, Child, living
 
 LAST_WORDS = 1.0
 """Seconds that one which has said all has to leave by itself: stderr may come last."""
@@ -45,6 +45,8 @@ async def run(
     timeout: float,
     scratch: Path | None = None,
     finished: Callable[[], bool] = lambda: False,
+    grace: float = GRACE,
+    max_stdout: int = MAX_STDOUT,
 ) -> Completed:
     """Run `argv`, hand each line of its stdout to `on_line`, and see it to its end.
 
@@ -52,8 +54,8 @@ async def run(
     in all, and when the caller is cancelled. Should this whole process be killed meanwhile, the
     folder `scratch` goes with it (Linux). Raises OSError if it cannot be started.
     """
-    child = Child(on_line)
-    async with living(child, argv, env, cwd, scratch) as feed:
+    child = Child(on_line, max_stdout)
+    async with living(child, argv, env, cwd, scratch, grace) as feed:
         feed.write(stdin)
         feed.close()  # after the last byte has gone
         ended = await _follow(child, idle=idle, timeout=timeout, finished=finished)

@@ -41,10 +41,6 @@ logger = logging.getLogger(__name__)
 
 OLDEST = (1, 1, 15)
 """Older ones lose output without a terminal, and break text that is not ASCII."""
-IDLE = 120.0
-"""Seconds without a word after which a run is given up."""
-IDLE_AT_START = 45.0
-"""The same before the first word: without a sign-in it stalls for a minute."""
 LARGEST_ARGUMENT = 100_000
 """Bytes of a prompt that go into an argument; longer ones go by stdin."""
 NOTICE = (
@@ -141,6 +137,7 @@ class AntigravityCli:
     async def _run(self, argv: list[str], stdin: bytes, session: Session) -> Completed:
         with self._workspace.usable():
             work = self._workspace.folder("antigravity", "work")
+        limits = self._config.limits
         try:
             return await run(
                 argv,
@@ -148,7 +145,7 @@ class AntigravityCli:
                 env=self._environment(),
                 cwd=work,
                 on_line=session.feed,
-                idle=lambda: IDLE if session.has_begun else IDLE_AT_START,
+                idle=lambda: limits.agy_idle if session.has_begun else limits.agy_idle_at_start,
                 timeout=self._timeout,
                 scratch=self._workspace.root(),
                 # Not until its pipes close: servers that it started may hold them for ever.

@@ -27,24 +27,10 @@ from gemini_cli_mcp.providers.gemini_turn import Turn
 
 logger = logging.getLogger(__name__)
 
-STARTING = 30.0
-"""Seconds from the start until it is ready."""
-OPENING_AT_MOST = 15.0
-"""Seconds that opening a session may take before the process is thought to hang."""
-OPENING = 2.0
-"""Seconds that a run waits for its session, about a cold start; then it goes elsewhere."""
 AHEAD = 48
 """Sessions that are open ahead of a process in use, for a burst of calls; before that, one."""
-CANCELLING = 2.0
-"""Seconds in which a cancelled session has to answer; one in a back-off of the CLI does not."""
 LOOK = 0.5
 """Seconds between two looks at how long a run has been silent."""
-MOST_SESSIONS = 250
-"""The CLI never closes one: each keeps some 0.4 MB, and makes opening the next one slower."""
-MOST_MEMORY = 400 << 20
-"""Bytes; a fresh one has 210 MB."""
-UNHEALTHY = 30.0
-"""Seconds that the runs of a process which does not obey have to end; then it is ended."""
 
 
 class WarmGemini:
@@ -57,6 +43,7 @@ class WarmGemini:
         self._home = home
         self._temp = temp
         self._tasks = tasks
+        self._limits = config.limits
         self._most = config.warm_sessions
         self._longest_idle = config.warm_idle
         # The caller's own deadline comes before this one.
@@ -110,7 +97,7 @@ class WarmGemini:
 
     async def begin(self, sessions: int) -> None:
         """Be ready for so many runs at once. Raises Refused, Lost or TimeoutError."""
-        with anyio.fail_after(STARTING):
+        with anyio.fail_after(self._limits.warm_start):
             await self._agent.initialize()
             for _ in range(min(max(1, sessions), AHEAD)):
                 await self._put.send(await self._open_session())
@@ -146,7 +133,7 @@ class WarmGemini:
         """One run. Raises Lost if it has to be made elsewhere."""
         session = await self._session()
         self.served += 1
-        turn = Turn(Transcript(progress))
+        turn = Turn(Transcript(progress, self._limits))
         turn.transcript.take({"type": "init", "session_id": session})
         text = prompt.encode("utf-8", "replace").decode()
         answer = self._agent.prompt(session, text, turn.hear)
@@ -162,7 +149,7 @@ class WarmGemini:
                 self._tasks.start_soon(self._let_go, session, answer)
         if ended == "exited":
             return turn.finished(answer, record)
-        await asyncio.wait({answer}, timeout=CANCELLING)
+        await asyncio.wait({answer}, timeout=self._limits.cancel_answer)
         if not answer.done() and not turn.transcript.is_searching:
             raise Lost  # the process hangs; of a search it may be the API that does
         return Finished(Completed(ended, None, ""), turn.transcript, None)
@@ -184,9 +171,9 @@ class WarmGemini:
     async def _let_go(self, session: str, answer: "asyncio.Future[Object]") -> None:
         """End a turn that nobody waits for."""
         self._agent.cancel(session)
-        await asyncio.wait({answer}, timeout=CANCELLING)
+        await asyncio.wait({answer}, timeout=self._limits.cancel_answer)
         if not answer.done():
-            self.retire("it did not answer a cancel", UNHEALTHY)
+            self.retire("it did not answer a cancel", self._limits.unhealthy_drain)
         self._take_record(session)
         self._leaving -= 1
         self._settle()
@@ -200,7 +187,10 @@ class WarmGemini:
 
     def _settle(self) -> None:
         """A run is over: see whether there should be another process, and who waits."""
-        if self._opened >= MOST_SESSIONS or self._agent.memory > MOST_MEMORY:
+        if (
+            self._opened >= self._limits.sessions_per_process
+            or self._agent.memory > self._limits.process_memory
+        ):
             self.worn.set()
         if not self._sitting and not self._leaving:
             self._quiet.set()
@@ -212,7 +202,7 @@ class WarmGemini:
         self._awaited += 1
         self._demand.set()
         try:
-            with anyio.fail_after(OPENING):
+            with anyio.fail_after(self._limits.session_wait):
                 return await self._stock.receive()
         except (TimeoutError, anyio.EndOfStream, anyio.ClosedResourceError):
             raise Lost from None
@@ -231,17 +221,19 @@ class WarmGemini:
                     self._demand = anyio.Event()
                     await self._demand.wait()
         except (Lost, Refused, TimeoutError) as error:
-            self.retire(f"it opens no more sessions ({type(error).__name__})", UNHEALTHY)
+            self.retire(
+                f"it opens no more sessions ({type(error).__name__})", self._limits.unhealthy_drain
+            )
             self._put.close()
 
     @property
     def _ahead(self) -> int:
         if not self.served:
             return 1
-        return max(0, min(AHEAD, self._most, MOST_SESSIONS - self._opened))
+        return max(0, min(AHEAD, self._most, self._limits.sessions_per_process - self._opened))
 
     async def _open_session(self) -> str:
-        with anyio.fail_after(OPENING_AT_MOST):
+        with anyio.fail_after(self._limits.session_open):
             session = await self._agent.new_session(self._home.work)
         self._opened += 1
         return session

@@ -155,7 +155,7 @@ class GeminiCli:
         ways = gemini_home.sign_ins(self._environ)
         for way in [way for way in ways if way not in self._empty] or ways:
             with self._workspace.usable():
-                home = gemini_home.prepare(self._workspace, profile, way)
+                home = gemini_home.prepare(self._workspace, profile, way, self._config.limits)
             cwd = file.parent if file else home.work
             finished = await self._run(binary, profile, home, cwd, prompt, progress)
             error = self._failure(finished, searched=searched)
@@ -209,7 +209,7 @@ class GeminiCli:
         progress: Progress,
     ) -> Finished:
         argv = [*binary.argv, *flags]
-        transcript = Transcript(progress)
+        transcript = Transcript(progress, self._config.limits)
         record = None
         with home.temporary_folder() as temp:
             env = home.environment(self._environ, temp)

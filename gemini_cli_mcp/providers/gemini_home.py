@@ -17,13 +17,11 @@ from pathlib import Path
 from secrets import token_hex
 
 from gemini_cli_mcp import prompts
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Thinking, amount_of
 from gemini_cli_mcp.workspace import Workspace
 
 _SECRETS = ("*_KEY", "*_TOKEN", "*_TOKENS", "*_SECRET", "*PASSWORD*", "*CREDENTIALS*")
-
-_MAX_TURNS = 50
-"""Model calls of one run; a run that needs more is lost in a loop."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def secrets(environ: Mapping[str, str]) -> list[str]:
     return [value for name, value in environ.items() if is_secret(name) and len(value) >= 6]
 
 
-def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn) -> Home:
+def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn, limits: Limits) -> Home:
     """Create, or find again, the home for this profile and sign-in."""
     name = f"{profile.name}-{sign_in.auth_type or 'auto'}"
     # The CLI takes the first `.gemini/.env` on the way up from where it runs. Ours stands
@@ -149,7 +147,7 @@ def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn) -> Home:
     if sign_in.login_file:
         _link_or_empty(gemini / "oauth_creds.json", sign_in.login_file)
     _write(gemini / "system.md", prompts.path("system-prompt").read_text(encoding="utf-8"))
-    _write(gemini / "settings.json", json.dumps(_settings(profile, sign_in), indent=1))
+    _write(gemini / "settings.json", json.dumps(_settings(profile, sign_in, limits), indent=1))
     return home
 
 
@@ -174,11 +172,11 @@ def _write(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def _settings(profile: Profile, sign_in: SignIn) -> dict[str, object]:
+def _settings(profile: Profile, sign_in: SignIn, limits: Limits) -> dict[str, object]:
     settings: dict[str, object] = {
         "tools": {"core": list(profile.tools), "useRipgrep": False},
         "model": {
-            "maxSessionTurns": _MAX_TURNS,
+            "maxSessionTurns": limits.max_turns,
             "disableLoopDetection": True,
             "skipNextSpeakerCheck": True,
         },

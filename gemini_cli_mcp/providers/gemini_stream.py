@@ -4,16 +4,13 @@ import json
 import re
 from dataclasses import dataclass, field
 
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, Progress, Search, Usage, as_count, as_object
 from gemini_cli_mcp.text import one_line
 
 SEARCH_TOOL = "google_web_search"
 FETCH_TOOL = "web_fetch"
 UNFINISHED = "it did not finish"
-IDLE = 120.0
-"""Seconds without a word after which a run is given up: the CLI itself waits for ever."""
-IDLE_IN_SEARCH = 60.0
-"""The same while a search is under way, which the CLI may be repeating without end."""
 LONGEST = 80
 """Characters of a query or page in the progress."""
 
@@ -25,6 +22,7 @@ class Transcript:
     """One run's stdout, understood line by line as it comes."""
 
     progress: Progress
+    limits: Limits
     session_id: str | None = None
     result: Object | None = None
     """The last event of a run that was not cut off."""
@@ -65,7 +63,7 @@ class Transcript:
     @property
     def patience(self) -> float:
         """Seconds that the next word may take."""
-        return IDLE_IN_SEARCH if self.is_searching else IDLE
+        return self.limits.idle_in_search if self.is_searching else self.limits.idle
 
     @property
     def usage(self) -> Usage | None:

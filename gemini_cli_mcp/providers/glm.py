@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 LONGEST_QUERY = 70
 """Characters that the plain search API takes."""
-TIMEOUT = 60.0
-"""Seconds without a byte of the answer."""
 LARGEST = 5_000_000
 """Bytes of an answer that are read."""
 SIGN_IN = "Set ZAI_API_KEY, or the variable that the engine's account names, to a key of Z.ai."
@@ -45,9 +43,10 @@ class Found:
 class Glm:
     """The family `glm`, with one account."""
 
-    def __init__(self, settings: Settings, key: str | None) -> None:
+    def __init__(self, settings: Settings, key: str | None, timeout: float) -> None:
         self._settings = settings
         self._key = key
+        self._timeout = timeout
 
     async def search(self, model: str, query: str, recency: str, count: int) -> Found:
         """Search; hits may be none."""
@@ -96,7 +95,7 @@ class Glm:
 
         url = f"{self._settings.base_url.rstrip('/')}/{path}"
         try:
-            async with httpx2.AsyncClient(timeout=TIMEOUT, verify=_certificates()) as client:
+            async with httpx2.AsyncClient(timeout=self._timeout, verify=_certificates()) as client:
                 response = await client.post(
                     url, json=body, headers={"Authorization": f"Bearer {self._key}"}
                 )

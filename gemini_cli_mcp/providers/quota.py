@@ -50,7 +50,7 @@ class Quotas:
         known = self._known(name)
         if known is None:
             return
-        left = known.until - now()
+        left = known.until - time.monotonic()
         if left > 0 or known.probing:
             raise type(known.error)(
                 f"{known.error.message} No run was started: Google asked to wait.",
@@ -82,7 +82,7 @@ class Quotas:
     def _known(self, name: str) -> _Open | None:
         known = self._open.get(name)
         waited = known and isinstance(known.error, RateLimited)
-        if known and waited and known.until <= now():
+        if known and waited and known.until <= time.monotonic():
             del self._open[name]
             return None
         return known
@@ -98,12 +98,7 @@ class Quotas:
                 return  # our own cycles wait a little
             wait = min(FIRST_WAIT * 2 ** (refusals - 1), LONGEST_WAIT)
         logger.warning("%s No run is started for %.0f s", error.message, wait)
-        self._open[name] = _Open(error, now() + wait, refusals)
-
-
-def now() -> float:
-    """The clock that hints are followed by."""
-    return time.monotonic()
+        self._open[name] = _Open(error, time.monotonic() + wait, refusals)
 
 
 def name_of(*parts: object) -> str:

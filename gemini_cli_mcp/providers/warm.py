@@ -22,9 +22,6 @@ from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-WAITS = (1.0, 5.0, 30.0, 120.0, 600.0)
-"""Seconds before another try after one that did not start, or died before it was of use."""
-
 
 @dataclass(frozen=True)
 class _Key:
@@ -97,8 +94,8 @@ class Warm:
                 needed = True
             process: WarmGemini | None = await tasks.start(self._live, key, old)
             if process is None:
-                await self._pause(WAITS[min(failures, len(WAITS) - 1)], key)
                 failures += 1
+                await self._pause(failures, key)
                 continue
             if old:  # only now, so that there is always one
                 old.retire("another one has taken its place")
@@ -109,11 +106,12 @@ class Warm:
             needed = not process.given_back
             failures = 0 if process.served or process.given_back else failures + 1
             if failures:
-                await self._pause(WAITS[min(failures, len(WAITS)) - 1], key)
+                await self._pause(failures, key)
 
-    async def _pause(self, seconds: float, key: _Key) -> None:
+    async def _pause(self, failures: int, key: _Key) -> None:
         """Wait before another try, unless it would be another one."""
-        with anyio.move_on_after(seconds):
+        waits = self._config.limits.warm_restarts
+        with anyio.move_on_after(waits[min(failures, len(waits)) - 1]):
             while self._key() == key:
                 await self._asked.wait()
 
@@ -129,7 +127,7 @@ class Warm:
         try:
             profile = replace(self.profile, name=f"warm-{token_hex(4)}")
             with self._workspace.usable():
-                home = gemini_home.prepare(self._workspace, profile, key.way)
+                home = gemini_home.prepare(self._workspace, profile, key.way, self._config.limits)
             argv = [*key.binary.argv, "--acp"]
             argv += ["--model", profile.model] if profile.model else []
             environ = {

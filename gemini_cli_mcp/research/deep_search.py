@@ -39,9 +39,6 @@ LASTING = (NotSignedIn, QuotaExhausted, CliNotFound, NoProvider)
 LEAST_KEPT = 0.5
 """Part of the longest report so far that a new one must have to take the best one's place."""
 
-PATIENCE = 2.0
-"""Seconds in which a cancel does not stop the check of a finished report."""
-
 
 class DeepSearch:
     """One deep search. What it has so far can be looked at, and it can be cancelled, any time."""
@@ -160,7 +157,9 @@ class DeepSearch:
         try:
             with anyio.fail_after(seconds):
                 answer = await self._desk.ask(self._prompt(round_), progress)
-                checked = await _checked(answer.object["report"], [*replies, answer.reply])
+                replies.append(answer.reply)
+                late = self._config.limits.check_after_cancel
+                checked = await _checked(answer.object["report"], replies, late)
         except TimeoutError:
             raise TimedOut(
                 f"The round was not done within {seconds:g} s.",
@@ -249,9 +248,9 @@ class DeepSearch:
         return note
 
 
-async def _checked(report: str, replies: list[Reply]) -> Checked:
+async def _checked(report: str, replies: list[Reply], seconds: float) -> Checked:
     """The report behind the gate; a finished one is not lost to a cancel in this moment."""
-    with anyio.move_on_after(PATIENCE, shield=True):
+    with anyio.move_on_after(seconds, shield=True):
         return await gate(report, replies)
     return await gate(report, replies)
 

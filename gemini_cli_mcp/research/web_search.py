@@ -179,7 +179,7 @@ class WebSearch:
     async def _glm(self, engine: Engine, target: Target, asked: _Asked) -> tuple[Found, Object]:
         asked.progress(f"asking {engine.id}")
         key = self._environ.get(target.key_variable or "ZAI_API_KEY")
-        glm = Glm(engine.glm, key)
+        glm = Glm(engine.glm, key, self._config.limits.glm)
         found = await patiently(
             lambda: glm.search(target.model, asked.question, asked.recency, asked.count),
             self._sleep,

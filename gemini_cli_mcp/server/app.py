@@ -235,7 +235,7 @@ class Server(MCPServer[None]):
         self, work: Callable[[Progress], Awaitable[Object]], context: _Context
     ) -> CallToolResult:
         """Work to its end and tell how it goes."""
-        news = News()
+        news = News(self._config.limits.heartbeat)
         answer = CallToolResult(content=[])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(news.follow, _teller(context))
@@ -248,7 +248,7 @@ class Server(MCPServer[None]):
             from gemini_cli_mcp.research.deep_search import DeepSearch
 
             query, rounds = arguments.get("query"), arguments.get("max_iterations")
-            seconds = _seconds(arguments, context)
+            seconds = self._seconds(arguments, context)
             asked = DeepSearch(self._desk, self._config, query, rounds)
             job = self._running_jobs.submit(OWNER.get(), asked, self._done(context))
             await self._running_jobs.wait(job, seconds, _teller(context))
@@ -258,7 +258,7 @@ class Server(MCPServer[None]):
 
     async def _deep_search_result(self, arguments: Object, context: _Context) -> CallToolResult:
         async def work() -> Object:
-            seconds, offset = _seconds(arguments, context), _offset(arguments)
+            seconds, offset = self._seconds(arguments, context), _offset(arguments)
             job = self._job(arguments)
             await self._running_jobs.wait(job, seconds, _teller(context))
             return {**state(job, offset), **draft(job)}
@@ -332,6 +332,15 @@ class Server(MCPServer[None]):
             raise InvalidInput("`job_id` must be the string that `deep_search` returned.")
         return self._running_jobs.get(job_id, OWNER.get())
 
+    def _seconds(self, arguments: Object, context: _Context) -> float:
+        """How long a call waits."""
+        value = arguments.get("wait_seconds")
+        if value is None:
+            return patience(context, self._config.limits.client_wait)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise InvalidInput("`wait_seconds` must be a number, 0 or more.")
+        return min(value, LONGEST_WAIT)
+
     async def _stay_warm(self) -> None:
         """Keep processes ready, from when the client shows that the handshake is over."""
         try:
@@ -354,7 +363,10 @@ class Server(MCPServer[None]):
                 logger.info("Removed %d temporary files of servers that are gone", removed)
 
         try:
-            async with Jobs.open() as self._jobs, anyio.create_task_group() as tasks:
+            async with (
+                Jobs.open(self._config.limits) as self._jobs,
+                anyio.create_task_group() as tasks,
+            ):
                 tasks.start_soon(sweep)  # beside the handshake, not before it
                 tasks.start_soon(self._stay_warm)
                 yield
@@ -383,16 +395,6 @@ def _announcement(context: _Context) -> Done:
                     await send()
 
     return announce
-
-
-def _seconds(arguments: Object, context: _Context) -> float:
-    """How long a call waits."""
-    value = arguments.get("wait_seconds")
-    if value is None:
-        return patience(context)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InvalidInput("`wait_seconds` must be a number, 0 or more.")
-    return min(value, LONGEST_WAIT)
 
 
 def _offset(arguments: Object) -> int:

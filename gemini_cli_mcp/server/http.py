@@ -21,6 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.door import AccessLog, Door, checked_host, checked_names, tokens_of
 from gemini_cli_mcp.hosting import NoBody, address_of, body_of, listen, serve
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, as_object
 from gemini_cli_mcp.server.app import OWNER, Server
 from gemini_cli_mcp.server.metrics import TYPE, Metrics
@@ -30,8 +31,6 @@ from gemini_cli_mcp.workspace import Workspace
 logger = logging.getLogger(__name__)
 
 LARGEST_BODY = 4 << 20
-SLOWEST_BODY = 30.0
-"""Seconds that a client has to send it."""
 SESSION = b"mcp-session-id"
 CANCELLED = -32800
 NO_METHOD = -32601
@@ -46,15 +45,24 @@ async def serve_http(
     checked_host(host, tokens)
     checked_names(hosts)
     listening = listen(host, port)
-    http = Http(Server(config, environ, Workspace(config.config_dir)), tokens, hosts)
+    server = Server(config, environ, Workspace(config.config_dir))
+    http = Http(server, tokens, hosts, config.limits)
     logger.info("MCP over HTTP at %s/mcp", address_of(listening))
-    await serve(http.asgi, listening, config.grace, http.end)
+    await serve(
+        http.asgi,
+        listening,
+        limits=config.limits,
+        grace=config.grace,
+        end=http.end,
+    )
 
 
 class Http:
     """Everything that comes in over HTTP."""
 
-    def __init__(self, server: Server, tokens: Sequence[str], hosts: Sequence[str]) -> None:
+    def __init__(
+        self, server: Server, tokens: Sequence[str], hosts: Sequence[str], limits: Limits
+    ) -> None:
         self._server = server
         self._metrics = Metrics(server.numbers)
         server.watch = self._metrics
@@ -63,7 +71,7 @@ class Http:
         self._manager = StreamableHTTPSessionManager(
             server.lowlevel, stateless=True, security_settings=unchecked
         )
-        self._exchange = Exchange(self._manager, Sessions(tokens))
+        self._exchange = Exchange(self._manager, Sessions(tokens), limits)
         routes = Starlette(
             routes=[
                 Route("/mcp", self._exchange),
@@ -104,7 +112,10 @@ class Http:
 class Exchange:
     """The MCP endpoint: one POST in, one answer out."""
 
-    def __init__(self, manager: StreamableHTTPSessionManager, sessions: Sessions) -> None:
+    def __init__(
+        self, manager: StreamableHTTPSessionManager, sessions: Sessions, limits: Limits
+    ) -> None:
+        self._limits = limits
         self._manager = manager
         self._sessions = sessions
         self._calls: dict[tuple[str, str, str], list[Call]] = {}
@@ -114,7 +125,7 @@ class Exchange:
             await refused(scope, receive, send)
             return
         try:
-            body = await body_of(receive, LARGEST_BODY, SLOWEST_BODY)
+            body = await body_of(receive, LARGEST_BODY, self._limits.request_body)
         except NoBody as why:
             await refusal(why.status, why.message, why.code)(scope, receive, send)
             return

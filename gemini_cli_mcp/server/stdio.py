@@ -10,9 +10,6 @@ from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.server.app import Server
 from gemini_cli_mcp.workspace import Workspace
 
-PATIENCE = 4.0
-"""Seconds that all calls together have to end; then we leave, and the guardians see to it."""
-
 
 async def serve_stdio(config: Config, environ: Mapping[str, str]) -> None:
     """Serve until the client closes stdin, dies or sends SIGTERM."""
@@ -21,13 +18,14 @@ async def serve_stdio(config: Config, environ: Mapping[str, str]) -> None:
     # Open to the very end: a second signal must not come between.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_until_told_to_end, server, workspace, signals)
+            seconds = config.limits.stdio_shutdown
+            tasks.start_soon(_until_told_to_end, server, workspace, signals, seconds)
             await server.run_stdio_async()
             tasks.cancel_scope.cancel()
 
 
 async def _until_told_to_end(
-    server: Server, workspace: Workspace, signals: AsyncIterator[signal.Signals]
+    server: Server, workspace: Workspace, signals: AsyncIterator[signal.Signals], seconds: float
 ) -> None:
     """Leave in order on a signal, and when the client is gone though stdin is still open."""
     async with anyio.create_task_group() as tasks:
@@ -36,7 +34,7 @@ async def _until_told_to_end(
             break
         tasks.cancel_scope.cancel()
     try:
-        with anyio.move_on_after(PATIENCE, shield=True):
+        with anyio.move_on_after(seconds, shield=True):
             await server.end()
         workspace.close()
     finally:

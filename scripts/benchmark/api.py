@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fake_api import fake_api
 from tests.support import REDIRECT, report
+from tests.support.fake_api import fake_api
 
 QUERY = "why is the sky blue"
 

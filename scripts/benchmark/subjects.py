@@ -13,6 +13,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers import gemini_home
 from gemini_cli_mcp.providers.gemini_home import Profile
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL
@@ -82,7 +83,9 @@ def command_line(*, lean: bool) -> Callable[[Place], Any]:
         if lean:
             workspace = Workspace(place.folder / "lean")
             profile = Profile("search", (SEARCH_TOOL, FETCH_TOOL), MODEL)
-            home = gemini_home.prepare(workspace, profile, gemini_home.sign_ins(environ)[0])
+            home = gemini_home.prepare(
+                workspace, profile, gemini_home.sign_ins(environ)[0], Limits()
+            )
             environ, cwd = home.environment(environ, place.folder), home.work
 
         async def ask() -> None:

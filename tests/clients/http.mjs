@@ -27,7 +27,7 @@ try {
 const job = await call("deep_search", { query: "sky", wait_seconds: 0 });
 const done = await call("deep_search_result", { job_id: job.structuredContent.job_id });
 const { resources } = await client.listResources();
-const report = await client.readResource({ uri: resources[0].uri });
+const report = await client.readResource({ uri: `report://${job.structuredContent.job_id}` });
 await client.close();
 console.log(
   JSON.stringify({

@@ -37,7 +37,7 @@ async def main() -> None:
         told = job.structuredContent or {}
         done = await session.call_tool("deep_search_result", {"job_id": told["job_id"]})
         resources = [str(item.uri) for item in (await session.list_resources()).resources]
-        report = await session.read_resource(resources[0])
+        report = await session.read_resource(f"report://{told['job_id']}")
     print(
         json.dumps(
             {

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.scripted_upstream import Says
+    from tests.support.scripted_upstream import Says
 
 USAGE: Any = {
     "input_tokens": 10,

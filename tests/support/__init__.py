@@ -1,4 +1,4 @@
-"""The stub CLI and the server, ready to be driven by tests."""
+"""The stub CLI and the parts of our program that run on it, ready to be driven by tests."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Progress
 from gemini_cli_mcp.providers.choice import Providers
 from gemini_cli_mcp.research.answer import Desk, Sleep
@@ -20,9 +21,11 @@ from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:
-    from tests.fake_api import FakeApi
+    from pytest_mock import MockerFixture
 
-ROOT = Path(__file__).parent.parent
+    from tests.support.fake_api import FakeApi
+
+ROOT = Path(__file__).parent.parent.parent
 STUB = ROOT / "scripts" / "stub-gemini"
 REAL_CLI = ROOT / "tests/real-cli/node_modules/.bin/gemini"
 TOOLS = [
@@ -67,8 +70,14 @@ class Stub:
             "GEMINI_MCP_CONFIG_DIR": str(self.config_dir),
             "STUB_GEMINI_DIR": str(self._runs),
         }
+        self.limits = Limits()
+        """What the program in this process waits for, where a test says otherwise than users."""
         self.messages: list[str] = []
         self.waits: list[float] = []
+
+    @property
+    def config(self) -> Config:
+        return Config.from_env(self.environ, self.limits)
 
     def plays(self, *turns: Turn) -> None:
         """Each run plays the next turn; the last one goes on."""
@@ -79,10 +88,24 @@ class Stub:
         """Likewise, with the scenarios that the stub has built in."""
         self.environ["STUB_GEMINI_SCENARIO"] = ",".join(names)
 
+    def forget_runs(self) -> None:
+        """For a server that several tests share."""
+        for path in self._runs.iterdir():
+            path.unlink()
+
+    def open_gate(self) -> None:
+        """Let go of the turns that wait for it."""
+        (self._runs / "open").touch()
+
     @property
     def runs(self) -> list[Result]:
         """What each run saw."""
         return [json.loads(path.read_text()) for path in sorted(self._runs.glob("run-*.json"))]
+
+    @property
+    def hanging(self) -> list[int]:
+        """The runs that have come to where they hang."""
+        return [int(path.name.removeprefix("hanging-")) for path in self._runs.glob("hanging-*")]
 
     def alive(self) -> list[int]:
         """Every process of every run that is still there."""
@@ -104,7 +127,7 @@ class Stub:
         progress: Progress | None = None,
     ) -> Result:
         """Research on the stub; waits are written down and not waited, unless `sleep` says so."""
-        config = Config.from_env(self.environ)
+        config = self.config
         with self.desk(config, sleep) as desk:
             return await search(
                 desk, query, timeout=config.timeout, progress=progress or self.messages.append
@@ -118,7 +141,7 @@ class Stub:
         progress: Callable[[DeepSearch, str], None] | None = None,
     ) -> Result:
         """Research in rounds on the stub; `progress` may look into the search, or cancel it."""
-        config = Config.from_env(self.environ)
+        config = self.config
         with self.desk(config) as desk:
             deep = DeepSearch(desk, config, query, max_iterations)
 
@@ -165,14 +188,53 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until the condition holds."""
+class Clock:
+    """The time that our program and its event loop see: it can be put forward.
+
+    So a test comes to a deadline of minutes at once, and only when the fault is reached.
+    """
+
+    def __init__(self, mocker: "MockerFixture") -> None:
+        self._ahead = 0.0
+        real = time.monotonic
+
+        def now() -> float:
+            return real() + self._ahead
+
+        mocker.patch("time.monotonic", now)
+
+    def skip(self, seconds: float) -> None:
+        self._ahead += seconds
+
+    async def skip_and_settle(self, seconds: float) -> None:
+        """The same, and let everything happen that was due meanwhile."""
+        self.skip(seconds)
+        await anyio.sleep(0.01)  # a turn of the event loop, in which timers are looked at
+        await anyio.wait_all_tasks_blocked()
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below this one."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        below = [int(child) for child in children.read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return below + [pid for child in below for pid in descendants(child)]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def eventually(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Wait until the condition holds. The limit is no measurement: machines may be busy."""
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.02)
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
     """The same where nothing else has to go on meanwhile."""
     until = time.monotonic() + seconds
     while not condition():

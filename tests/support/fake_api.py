@@ -13,6 +13,10 @@ from typing import Any
 from tests.support import REDIRECT
 
 Body = dict[str, Any]
+SEARCH = ("google_web_search", {"query": "why is the sky blue"})
+"""A call of the model's."""
+POLL = 0.02
+"""Seconds after which a server on loopback sees that it is to end; by default half of one."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,10 @@ class FakeApi:
     hangs_after: int = 0
     """How many requests are answered before one hangs."""
     waiting: int = 0
-    """Requests that hang."""
+    """Requests that hang, or are or were held."""
+    held: str = ""
+    """Words: a request with them waits until it is let go."""
+    let_go: threading.Event = field(default_factory=threading.Event)
     drops: bool = False
     finish: str = "STOP"
     preface: str = ""
@@ -173,6 +180,9 @@ def fake_api() -> Generator[FakeApi]:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 api.requests.append(Request(kind, path[1], body, len(raw), key))
                 return
+            if api.held and api.held.encode() in raw:
+                api.waiting += 1
+                api.let_go.wait()
             over.wait(api.delay)
             status, answer = api.answer(Request(kind, path[1], body, len(raw), key))
             data = (api.raw or json.dumps(answer)).encode()
@@ -200,12 +210,13 @@ def fake_api() -> Generator[FakeApi]:
     over = threading.Event()
     server = Server(("127.0.0.1", 0), Handler)
     api = FakeApi(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL,))
     thread.start()
     try:
         yield api
     finally:
         over.set()
+        api.let_go.set()
         server.shutdown()
         server.server_close()
         thread.join()

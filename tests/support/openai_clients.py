@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,21 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from gemini_cli_mcp.models import as_object
-from tests.responses_order import Order
-from tests.scripted_upstream import ScriptedUpstream
 from tests.support import ROOT
-from tests.test_clients import node
+from tests.support.other_clients import node
+from tests.support.responses_order import Order
+from tests.support.scripted_upstream import ScriptedUpstream
 
 NODE_CLIENT = ROOT / "tests/clients/openai_client.mjs"
 NODE_SDK = ROOT / "tests/clients/node_modules/openai"
+CLIENTS = ("openai-python", "openai-node", "the wire")
 WAYS = ("whole", "raw", "helper")
+"""At once, as a stream, and as a stream by the SDK's own helper."""
+EVERY_CLIENT = list(product(CLIENTS, WAYS))
+SOME_CLIENTS = [("openai-python", "helper"), ("openai-node", "raw"), ("the wire", "whole")]
+QUICK = {"upstream_refusal": 0.3, "keep_alive": 0.5}
+"""Limits of a gateway that is soon at the end of its patience."""
+ONE_CLIENT = [("the wire", "whole")]
 
 
 @dataclass
@@ -196,11 +204,13 @@ class NodeClient:
 
 
 @contextmanager
-def running_gateway(environ: dict[str, str], *options: str) -> Generator[str]:
+def running_gateway(environ: dict[str, str], *options: str, **limits: float) -> Generator[str]:
     """A gateway as users start it; its address up to `/v1`."""
+    launcher = [sys.executable, "-m", "tests.support.launcher", json.dumps(limits)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "gemini_cli_mcp", "gateway", "--port", "0", *options],
-        env={**environ, "PYTHONPATH": str(ROOT)},
+        [*launcher, "gateway", "--port", "0", *options],
+        cwd=ROOT,
+        env=environ,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -216,7 +226,7 @@ def running_gateway(environ: dict[str, str], *options: str) -> Generator[str]:
         yield line.rpartition(" ")[2].strip()
     finally:
         process.terminate()
-        _, rest = process.communicate(timeout=20)
+        _, rest = process.communicate(timeout=30)
         assert process.returncode == 0, rest
         assert "Traceback" not in rest, rest
 

@@ -4,6 +4,7 @@ scripts/soak runs it in full; the tests run a small version of it.
 """
 
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -20,12 +21,11 @@ from typing import Any
 import anyio
 from mcp import Client, MCPError
 
-from gemini_cli_mcp import jobs
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.process import child
 from gemini_cli_mcp.server.app import Server
 from gemini_cli_mcp.workspace import Workspace
-from tests.fake_api import fake_api
 from tests.support import (
     Result,
     Stub,
@@ -34,12 +34,14 @@ from tests.support import (
     eventually,
     found,
     is_alive,
+    parent,
     real_on,
     report,
 )
-from tests.test_faults import FAULTS, guardians
-from tests.test_server import DEEP_SEARCH, SEARCH, parent, start
-from tests.test_warm import House, house
+from tests.support.fake_api import fake_api
+from tests.support.faults import FAULTS, guardians
+from tests.support.server import DEEP_SEARCH, SEARCH, start
+from tests.support.warm import WarmProgram, warm_program
 
 ANSWERS: dict[str, Turn] = {
     "good": {"text": report()},
@@ -48,6 +50,15 @@ ANSWERS: dict[str, Turn] = {
     "is cut off": {"text": report()[:20], "cut": True},
     "writes nothing": {"text": ""},
 }
+EXPECTED = {
+    **dict.fromkeys(FAULTS, "TIMEOUT"),
+    "good": "success",
+    "prose": "success",
+    "exits 41": "AUTH_ERROR",
+    "is cut off": "EXECUTION_ERROR",
+    "writes nothing": "EXECUTION_ERROR",
+}
+"""How a call of each ends that nobody cancels."""
 ESCAPES = {"has a child that left", "has a child nobody knows", "leaves a stubborn child behind"}
 
 
@@ -56,6 +67,9 @@ class Tally:
     """How the calls ended, and what was left of them."""
 
     ended: Counter[str] = field(default_factory=Counter[str])
+    unexpected: list[str] = field(default_factory=list[str])
+    reached: int = 0
+    """Faults that the CLI has come to."""
     left: list[str] = field(default_factory=list[str])
     slowest: float = 0
     descriptors: tuple[int, int] = (0, 0)
@@ -63,33 +77,39 @@ class Tally:
 
 
 async def many_calls(calls: int, at_once: int, seed: int = 1) -> Tally:
-    """Mixed faults, a third of them cancelled."""
+    """Each fault and each answer in turn, a third of them cancelled."""
     chance = random.Random(seed)
     tally = Tally()
     limit = anyio.CapacityLimiter(at_once)
-    turns = list({**FAULTS, **ANSWERS}.items())
+    turns = itertools.cycle({**FAULTS, **ANSWERS}.items())
 
     async def one(name: str, turn: Turn, cancelled_after: float | None) -> None:
         async with limit:
             with TemporaryDirectory() as folder:
                 stub = Stub(Path(folder))
-                stub.environ |= {"GEMINI_MCP_TIMEOUT": "3", "GEMINI_MCP_MAX_CYCLES": "1"}
+                stub.environ |= {
+                    "GEMINI_MCP_TIMEOUT": "5" if name in FAULTS else "60",
+                    "GEMINI_MCP_MAX_CYCLES": "1",
+                }
                 stub.plays(turn)
                 begin = time.monotonic()
-                tally.ended[await _ended(stub, cancelled_after)] += 1
+                ended = await _ended(stub, cancelled_after)
+                tally.ended[ended] += 1
+                tally.reached += bool(stub.hanging)
                 tally.slowest = max(tally.slowest, time.monotonic() - begin)
+                if ended not in (EXPECTED[name], "cancelled"):
+                    tally.unexpected.append(f"{name}: {ended}")
                 try:
-                    await eventually(lambda: not stub.alive() and not stub.files_left(), seconds=2)
+                    await eventually(lambda: not stub.alive() and not stub.files_left())
                 except TimeoutError:
                     tally.left.append(name)
 
     before = descriptors(), kilobytes()
     async with anyio.create_task_group() as tasks:
-        for _ in range(calls):
-            name, turn = chance.choice(turns)
+        for name, turn in itertools.islice(turns, calls):
             cancelled_after = chance.uniform(0, 1) if chance.random() < 1 / 3 else None
             tasks.start_soon(one, name, turn, cancelled_after)
-    await eventually(lambda: not guardians())
+    await eventually(lambda: not guardians() and not child.running())
     tally.descriptors = before[0], descriptors()
     tally.kilobytes = before[1], kilobytes()
     return tally
@@ -135,7 +155,7 @@ async def killed(victim: str, times: int, seed: int = 1) -> Tally:
     return tally
 
 
-async def many_jobs(count: int, seed: int = 1) -> Tally:
+async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
     """Deep searches of one server: a third cancelled, a third abandoned, a third finished."""
     chance = random.Random(seed)
     tally = Tally()
@@ -150,8 +170,8 @@ async def many_jobs(count: int, seed: int = 1) -> Tally:
                 "rounds": [{"text": report(verified=True), "searches": [found("b", "esa")]}],
             }
         )
-        config = Config.from_env(stub.environ)
-        workspace = Workspace(config.config_dir)
+        stub.limits = limits
+        server = Server(stub.config, stub.environ, Workspace(stub.config_dir))
 
         async def one(client: Client, number: int) -> None:
             asked = {"query": f"question {number}"}
@@ -171,7 +191,7 @@ async def many_jobs(count: int, seed: int = 1) -> Tally:
             tally.ended[ended["error"]["code"] if "error" in ended else ended["status"]] += 1
 
         before = descriptors(), kilobytes()
-        async with Client(Server(config, stub.environ, workspace)) as client:
+        async with Client(server) as client:
             tasks = len(asyncio.all_tasks())
             async with anyio.create_task_group() as group:
                 for number in range(count):
@@ -198,14 +218,14 @@ async def warm_calls(calls: int, at_once: int, kill_every: int, seed: int = 1) -
         api.calls = [("google_web_search", {"query": "sky"})]
         api.texts = [report()]
 
-        async def one(program: House, cancelled_after: float | None) -> None:
+        async def one(program: WarmProgram, cancelled_after: float | None) -> None:
             async with limit:
                 begin = time.monotonic()
                 call = program.search(progress=lambda _: None)
                 tally.ended[await _outcome(call, cancelled_after)] += 1
                 tally.slowest = max(tally.slowest, time.monotonic() - begin)
 
-        async with house(stub) as program:
+        async with warm_program(stub) as program:
             await program.warm()
             before = descriptors(), kilobytes()
             for number in range(0, calls, kill_every):
@@ -259,7 +279,7 @@ async def clients_killed(times: int, seed: int = 1) -> Tally:
                     lambda stub=stub, server=server: (
                         not is_alive(server) and not stub.alive() and not stub.files_left()
                     ),
-                    seconds=2,
+                    seconds=10,
                 )
             except TimeoutError:
                 left = f"server {is_alive(server)}, runs {stub.alive()}, {stub.files_left()}"
@@ -271,7 +291,7 @@ async def clients_killed(times: int, seed: int = 1) -> Tally:
 
 
 async def _gone_after_kill(stub: Stub, victim: str, instant: float) -> float | None:
-    """Seconds until nothing of the call was left; None if something still is after two."""
+    """Seconds until nothing of the call was left; None if something still is after ten."""
     with start(stub, *SEARCH) as server:
         await eventually(lambda: len(stub.runs) == 1)
         await anyio.sleep(instant)
@@ -279,7 +299,7 @@ async def _gone_after_kill(stub: Stub, victim: str, instant: float) -> float | N
         os.kill(server.pid if victim == "server" else guardian, signal.SIGKILL)
         begin = time.monotonic()
         try:
-            await eventually(lambda: not stub.alive(), seconds=2)
+            await eventually(lambda: not stub.alive(), seconds=10)
         except TimeoutError:
             return None
         else:
@@ -302,8 +322,7 @@ async def main() -> None:
     for victim in ("server", "guardian"):
         tally = await killed(victim, 50)
         print(f"50 kills of the {victim}: left {tally.left}, slowest {tally.slowest:.2f} s")
-    jobs.ABANDONED = 3
-    tally = await many_jobs(30)
+    tally = await many_jobs(30, Limits(job_abandoned=3))
     print(f"30 jobs: {dict(tally.ended)}, left {tally.left}, descriptors {tally.descriptors}")
     tally = await clients_killed(30)
     print(f"30 clients killed, {dict(tally.ended)}: left {tally.left}, {tally.slowest:.2f} s")
@@ -314,6 +333,7 @@ async def main() -> None:
     for part in range(3):  # the first one warms: memory must not grow from there
         tally = await many_calls(250, 20, seed=part)
         print(f"250 calls, 20 at once: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
+        print(f"  unexpected {tally.unexpected}; {tally.reached} faults reached")
         print(f"  left {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
 
 

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests import native_responses as native
+from tests.support import native_responses as native
+from tests.support.fake_api import POLL
 
+ASKED = "Search the web for the blue sky"
+"""Words of a user that ask for a search."""
 USAGE: Any = {
     "prompt_tokens": 10,
     "completion_tokens": 5,
@@ -293,7 +296,7 @@ def scripted_upstream() -> Generator[ScriptedUpstream]:
     handler = type("Handler", (_Handler,), {"script": script})
     server = _Server(("127.0.0.1", 0), handler)
     script.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL,), daemon=True)
     thread.start()
     try:
         yield script

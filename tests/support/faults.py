@@ -1,0 +1,58 @@
+"""Twelve ways to be a bad child, and how to see that nothing of one is left."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gemini_cli_mcp.process import child
+from tests.support import Stub, Turn, eventually, found, report
+
+SEARCHES = [found("blue sky", "nasa")]
+FAULTS: dict[str, Turn] = {
+    "hangs before a word": {"hang": "start"},
+    "hangs in a search": {"searches": SEARCHES, "hang": "middle"},
+    "hangs after its answer": {"text": report(), "hang": "end"},
+    "trickles": {"hang": "trickle"},
+    "does not read": {"deaf": True, "hang": "start"},
+    "closes its stdout": {"mute": True, "hang": "start"},
+    "ignores SIGTERM": {"stubborn": True, "hang": "start"},
+    "has a child": {"children": 1, "hang": "start"},
+    "has a child that left": {"children": 1, "escape": "session", "hang": "start"},
+    "has a child nobody knows": {"children": 1, "escape": "scrubbed", "hang": "start"},
+    "has twenty stubborn children": {"children": 20, "stubborn": True, "hang": "start"},
+    "leaves a stubborn child behind": {
+        "text": report(),
+        "searches": SEARCHES,
+        "hang": "middle",
+        "children": 1,
+        "escape": "session",
+        "stubborn": True,
+    },
+}
+
+
+def is_reached(stub: Stub, fault: Turn) -> Callable[[], bool]:
+    """Whether the stub has come to its fault, with all the children that it is to have."""
+    return lambda: bool(stub.hanging) and len(stub.alive()) == 1 + fault.get("children", 0)
+
+
+async def gone(stub: Stub) -> None:
+    """Wait until nothing is left; what is, is told."""
+    with suppress(TimeoutError):
+        await eventually(lambda: not left(stub))
+    assert not left(stub)
+
+
+def left(stub: Stub) -> list[object]:
+    return [*stub.alive(), *stub.files_left(), *guardians(), *["a pipe"] * child.running()]
+
+
+def guardians() -> list[int]:
+    """Those that this process has started."""
+    found: list[int] = []
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with suppress(OSError):  # it is gone already
+            if b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    return found

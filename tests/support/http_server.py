@@ -1,0 +1,105 @@
+"""MCP servers over HTTP as deployments start them, and ways to call them."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.support import ROOT, Stub, wait_until
+
+TOKENS = ["first-token", "second-token"]
+
+
+@dataclass
+class Running:
+    """A server that listens."""
+
+    address: str
+    process: "subprocess.Popen[bytes]"
+    stub: Stub
+    said: str = ""
+    """Its log, once it has ended."""
+
+    @property
+    def root(self) -> str:
+        return self.address.removesuffix("/mcp")
+
+    @property
+    def port(self) -> int:
+        return httpx2.URL(self.address).port or 0
+
+    def post(self, body: object, token: str = TOKENS[0], **headers: str) -> httpx2.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {**accepting(token), "content-type": "application/json", **headers}
+        return httpx2.post(self.address, content=content, headers=sent, timeout=30)
+
+
+def accepting(token: str = TOKENS[0]) -> dict[str, str]:
+    """The headers that every MCP request needs."""
+    return {
+        "authorization": f"Bearer {token}",
+        "accept": "application/json, text/event-stream",
+    }
+
+
+@contextmanager
+def serving(stub: Stub, *options: str, tokens: bool = True, **limits: float) -> Generator[Running]:
+    """A server, seen to its end: nothing of it is left then, and no secret is in its log."""
+    stub.environ["GEMINI_MCP_WARM"] = "0"
+    if tokens:
+        stub.environ["GEMINI_MCP_HTTP_TOKENS"] = ",".join(TOKENS)
+    log = stub.home / "server.log"
+    launcher = [sys.executable, "-m", "tests.support.launcher", json.dumps(limits)]
+    with log.open("w") as stderr:  # a pipe that nobody reads would stop the server
+        process = subprocess.Popen(
+            [*launcher, "serve", "--http", "--port", "0", *options],
+            cwd=ROOT,
+            env=stub.environ,
+            stderr=stderr,
+        )
+    try:
+        wait_until(lambda: "/mcp\n" in log.read_text() or process.poll() is not None)
+        found_at = re.search(r"MCP over HTTP at (\S+)", log.read_text())
+        assert found_at, log.read_text()
+        address = found_at[1].replace("0.0.0.0", "127.0.0.1")
+        running = Running(address, process, stub)
+        yield running
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(30)
+    said = log.read_text()
+    running.said = said
+    assert process.returncode == 0, said
+    assert "Traceback" not in said, said
+    assert not any(token in said for token in TOKENS)
+    assert stub.alive() == [] and stub.files_left() == []
+
+
+@asynccontextmanager
+async def visiting(
+    server: Running, mode: Any = "auto", token: str = TOKENS[0]
+) -> AsyncGenerator[Client]:
+    http = httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60)
+    transport = streamable_http_client(server.address, http_client=http)
+    async with http, Client(transport, mode=mode) as client:
+        yield client
+
+
+async def call(client: Client, name: str, **arguments: object) -> dict[str, Any]:
+    result = await client.call_tool(name, arguments)
+    assert result.structured_content is not None
+    return result.structured_content
+
+
+def call_of(name: str, request_id: int = 2, **arguments: object) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}

@@ -1,0 +1,13 @@
+"""Our program with other limits, as a process of its own.
+
+python -m tests.support.launcher '{"keep_alive": 1.0}' gateway --port 0
+"""
+
+import json
+import sys
+
+from gemini_cli_mcp.__main__ import main
+from gemini_cli_mcp.limits import Limits
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[2:], Limits(**json.loads(sys.argv[1]))))

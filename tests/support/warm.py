@@ -1,0 +1,75 @@
+"""A program with warm processes, as `serve` is one, and what it started."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from gemini_cli_mcp.config import Config
+from gemini_cli_mcp.models import Progress
+from gemini_cli_mcp.providers.choice import Providers
+from gemini_cli_mcp.providers.gemini_cli import GeminiCli
+from gemini_cli_mcp.research.answer import Desk
+from gemini_cli_mcp.research.search import search
+from gemini_cli_mcp.workspace import Workspace
+from tests.support import QUESTION, Result, Stub, eventually
+
+
+class WarmProgram:
+    """Searches of one program."""
+
+    def __init__(self, stub: Stub, desk: Desk, provider: GeminiCli, config: Config) -> None:
+        self.stub = stub
+        self._desk = desk
+        self._provider = provider
+        self._config = config
+
+    async def search(self, query: str = QUESTION, progress: Progress | None = None) -> Result:
+        told = progress or self.stub.messages.append
+        return await search(self._desk, query, timeout=self._config.timeout, progress=told)
+
+    def pids(self) -> list[int]:
+        """The warm processes of this program."""
+        return warm_processes(self.stub)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the next search finds a process that is ready."""
+        return self._provider.is_warm
+
+    async def warm(self, but: list[int] | None = None) -> None:
+        """Wait until a search would be warm, in another process than these."""
+        await eventually(lambda: self.is_warm and set(self.pids()) - set(but or []), 60)
+        self.stub.messages.clear()
+
+
+@asynccontextmanager
+async def warm_program(stub: Stub) -> AsyncGenerator[WarmProgram]:
+    config = stub.config
+    workspace = Workspace(config.config_dir)
+    providers = Providers(config, workspace, stub.environ, warm=True)
+    [provider] = providers.listed
+    assert isinstance(provider, GeminiCli)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(providers.stay_warm)
+            desk = Desk(providers.listed, workspace, max_cycles=config.max_cycles)
+            yield WarmProgram(stub, desk, provider, config)
+            tasks.cancel_scope.cancel()
+    finally:
+        workspace.close()
+
+
+def warm_processes(stub: Stub) -> list[int]:
+    pids: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            environ = (folder / "environ").read_bytes()
+        except OSError:
+            continue  # it is gone already
+        mine = f"{stub.config_dir}/servers/".encode() in environ
+        if mine and b"--acp" in command and b"guard.py" not in command:
+            pids.append(int(folder.name))
+    return pids
