@@ -12,6 +12,7 @@ from gemini_cli_mcp.engines import MOST_HITS, RECENCIES
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import THINKING_TOKENS
+from gemini_cli_mcp.redaction import redact, secret_values
 
 
 def main(arguments: list[str] | None = None, limits: Limits | None = None) -> int:
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
         config = Config.from_env(os.environ, limits)
     except ConfigError as error:
         return _refused(error)
-    logs.configure(config.log_level)
+    logs.configure(config.log_level, config.secrets)
     for note in config.engines.notes:
         logging.getLogger(__name__).warning("GEMINI_MCP_WEB_SEARCH: %s", note)
     try:
@@ -43,7 +44,8 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
 
 
 def _refused(error: ConfigError) -> int:
-    print(f"[ERROR] {error.code}: {error.message}", file=sys.stderr)
+    message = redact(error.message, secret_values(os.environ))
+    print(f"[ERROR] {error.code}: {message}", file=sys.stderr)
     return 1
 
 

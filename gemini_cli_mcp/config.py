@@ -5,6 +5,7 @@ naming the variable. A missing binary, key or sign-in is no configuration error:
 the answer of the call that needs it.
 """
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +19,12 @@ from gemini_cli_mcp.engines import Engines
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Thinking
+from gemini_cli_mcp.redaction import redact, secret_values
 from gemini_cli_mcp.upstreams import Address
 
 ProviderName = Literal["gemini", "antigravity", "api"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MIN_ROUNDS = 2
 """A deep search drafts and verifies at least once."""
@@ -143,6 +147,12 @@ class Config(BaseModel):
         description="Where `gateway` sends chats, up to and with `/v1`; its key, if it needs one, "
         "is GEMINI_MCP_UPSTREAM_KEY. Unset: `gateway.upstreams` of the engines file",
     )
+    pass_env: tuple[str, ...] = Field(
+        (),
+        title="GEMINI_MCP_PASS_ENV",
+        description="Further variables that the CLI may see, names separated by commas; it sees "
+        "PATH, HOME, locale, proxies, certificates and its own GEMINI_* and GOOGLE_*",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO",
         title="GEMINI_MCP_LOG_LEVEL",
@@ -150,6 +160,8 @@ class Config(BaseModel):
     )
     limits: Limits = Limits()
     """Not for users: no variable sets it."""
+    secrets: tuple[str, ...] = Field((), repr=False, exclude=True)
+    """Values of the environment that must not leave this program."""
 
     @field_validator("log_level", mode="before")
     @classmethod
@@ -167,6 +179,16 @@ class Config(BaseModel):
         if not isinstance(value, str):
             return value
         return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+
+    @field_validator("pass_env", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        names = tuple(name.strip() for name in value.split(",") if name.strip())
+        if not all(_NAME.fullmatch(name) for name in names):
+            raise ValueError("should be names of variables, separated by commas")
+        return names
 
     @field_validator("model", "correction_model", "grounded_model")
     @classmethod
@@ -212,15 +234,16 @@ class Config(BaseModel):
         }
         try:
             config = cls.model_validate({**given, "limits": limits or Limits()})
-            _ = config.engines  # a bad file stops the start too
-            return config  # noqa: TRY300 - inside, so that both are checked
+            # A bad engines file stops the start too; its accounts name further secrets.
+            secrets = secret_values(environ, config.engines.key_variables)
+            return config.model_copy(update={"secrets": secrets})
         except ValidationError as error:
             problems = (
                 f"{variables[name]}={given[name]!r}: {_takes(item['msg'])}"
                 for item in error.errors()
                 for name in [str(item["loc"][0])]
             )
-            raise ConfigError("; ".join(problems)) from None
+            raise ConfigError(redact("; ".join(problems), secret_values(environ))) from None
 
 
 def _takes(message: str) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 from gemini_cli_mcp import logs
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.models import Progress
+from gemini_cli_mcp.redaction import redact_known
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.rounds import SAID, Round
 from gemini_cli_mcp.text import one_line
@@ -125,18 +126,20 @@ def live(config: Config, view: Step | Rounds) -> Generator[Progress]:
 
         def line(message: str) -> None:
             seconds = time.monotonic() - started
-            console.print(f"{message} ({seconds:.0f} s)", soft_wrap=True)
+            shown = redact_known(message, config.secrets)
+            console.print(f"{shown} ({seconds:.0f} s)", soft_wrap=True)
 
         yield line
         return
     try:
         with Live(view, console=console, refresh_per_second=10, transient=True):
             # Into the view's own stderr, and without what the view shows anyway.
-            logs.configure("WARNING" if config.log_level == "INFO" else config.log_level)
-            yield lambda message: view.tell(message, console)
+            level = "WARNING" if config.log_level == "INFO" else config.log_level
+            logs.configure(level, config.secrets)
+            yield lambda message: view.tell(redact_known(message, config.secrets), console)
             view.finish(console)
     finally:
-        logs.configure(config.log_level)
+        logs.configure(config.log_level, config.secrets)
 
 
 def counted(count: int, noun: str, plural: str) -> str:

@@ -1,23 +1,41 @@
 """Log lines: `[LEVEL] message` on stderr, one line each, no secrets and no stack traces.
 
-stdout belongs to the MCP protocol.
+stdout belongs to the MCP protocol. What users ask and what is answered is in none of them: our
+own lines hold codes and numbers, and of a library's line only the place in its code is told.
 """
 
 import logging
 import sys
+from collections.abc import Sequence
 
-from gemini_cli_mcp.text import redact, scrub
+from gemini_cli_mcp.redaction import redact
+from gemini_cli_mcp.text import scrub
+
+OURS = "gemini_cli_mcp"
 
 
 class _OneLine(logging.Formatter):
+    def __init__(self, secrets: Sequence[str]) -> None:
+        super().__init__()
+        self._secrets = secrets
+
     def format(self, record: logging.LogRecord) -> str:
-        message = " ".join(redact(scrub(record.getMessage())).split("\n"))
-        return f"[{record.levelname}] {message}"
+        ours = record.name.partition(".")[0] == OURS
+        message = redact(scrub(record.getMessage()), self._secrets) if ours else _place_of(record)
+        return f"[{record.levelname}] {' '.join(message.splitlines())}"
 
 
-def configure(level: str) -> None:
+def _place_of(record: logging.LogRecord) -> str:
+    """Where a library complains, and of which kind of failure: its words may quote anything."""
+    kind = record.exc_info[0] if record.exc_info else None
+    failure = f" ({kind.__name__})" if kind else ""
+    return f"{record.name}: line {record.lineno} of {record.filename}{failure}"
+
+
+def configure(level: str, secrets: Sequence[str] = ()) -> None:
     """Send the logs of this program, and warnings of its libraries, to stderr."""
+    logging.raiseExceptions = False  # a log that nobody takes any more is no failure
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine())
+    handler.setFormatter(_OneLine(secrets))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    logging.getLogger("gemini_cli_mcp").setLevel(level)
+    logging.getLogger(OURS).setLevel(level)

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import cast
@@ -19,12 +19,13 @@ from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError, failure_result
 from gemini_cli_mcp.live_view import Rounds, Stderr, Step, counted, live
 from gemini_cli_mcp.models import Object, as_list, as_object
 from gemini_cli_mcp.providers.choice import Providers, find_binary
+from gemini_cli_mcp.redaction import clean
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.grounded import grounded_search as ground
 from gemini_cli_mcp.research.search import search as research
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.text import escaped, markdown_link, scrub_all
+from gemini_cli_mcp.text import escaped, markdown_link
 from gemini_cli_mcp.workspace import Workspace
 
 BAD_USAGE = 2
@@ -39,7 +40,7 @@ def search(config: Config, environ: Mapping[str, str], query: str, *, as_json: b
         with live(config, Step()) as progress:
             return await research(desk, query, timeout=config.timeout, progress=progress)
 
-    return _show(_payload(config, environ, work), as_json=as_json)
+    return _show(_payload(config, environ, work), config.secrets, as_json=as_json)
 
 
 def grounded_search(
@@ -59,7 +60,7 @@ def grounded_search(
             asked = (query, model, thinking, include_thoughts)
             return await ground(desk, config, *asked, progress=progress)
 
-    return _show(_payload(config, environ, work), as_json=as_json)
+    return _show(_payload(config, environ, work), config.secrets, as_json=as_json)
 
 
 def web_search(
@@ -80,7 +81,7 @@ def web_search(
             found = await engines.search(query, engine, recency, count, progress=progress)
             return found if as_json else {**found, "result": _listed(found)}
 
-    return _show(_payload(config, environ, work), as_json=as_json)
+    return _show(_payload(config, environ, work), config.secrets, as_json=as_json)
 
 
 def login(config: Config, environ: Mapping[str, str], provider: str) -> int:
@@ -88,7 +89,7 @@ def login(config: Config, environ: Mapping[str, str], provider: str) -> int:
     try:
         argv = find_binary(provider, config, environ)
     except GeminiMcpError as error:
-        return _show(failure_result(error), as_json=False)
+        return _show(failure_result(error), config.secrets, as_json=False)
     print(f"Starting {' '.join(argv)}. Sign in there, then leave it.", file=sys.stderr)
     # Beside it lies the `node` that it mostly needs.
     path = f"{Path(argv[0]).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
@@ -96,7 +97,7 @@ def login(config: Config, environ: Mapping[str, str], provider: str) -> int:
         os.execvpe(argv[0], argv, {**environ, "PATH": path})  # noqa: S606 - the user's own
     except OSError as error:
         missing = CliNotFound(f"{argv[0]} cannot be run: {error.strerror}.")
-        return _show(failure_result(missing), as_json=False)
+        return _show(failure_result(missing), config.secrets, as_json=False)
 
 
 def deep_search(
@@ -125,7 +126,7 @@ def deep_search(
 
     with interrupt:
         payload = _payload(config, environ, work)
-        return _show(payload, as_json=as_json, output=output)
+        return _show(payload, config.secrets, as_json=as_json, output=output)
 
 
 def _payload(
@@ -169,34 +170,36 @@ class _Interrupt:
         signal.signal(signal.SIGINT, self._before)
 
 
-def _show(payload: Object, *, as_json: bool, output: Path | None = None) -> int:
-    clean = as_object(scrub_all(payload))
-    code = 0 if clean["success"] else 1
+def _show(
+    payload: Object, secrets: Sequence[str], *, as_json: bool, output: Path | None = None
+) -> int:
+    shown = as_object(clean(payload, secrets))
+    code = 0 if shown["success"] else 1
     errors = Stderr()
-    if output and clean["success"]:
+    if output and shown["success"]:
         # First: whatever happens to the screen, the report is kept.
         try:
-            output.write_text(clean["result"] + "\n", encoding="utf-8")
+            output.write_text(shown["result"] + "\n", encoding="utf-8")
         except OSError as error:
             errors.print(f"{output} cannot be written: {error.strerror}.", style="bold red")
             code = 1
     try:
         if as_json:
-            _print(json.dumps(clean, ensure_ascii=False, indent=2))
-        elif clean["success"]:
-            _show_report(clean["result"])
+            _print(json.dumps(shown, ensure_ascii=False, indent=2))
+        elif shown["success"]:
+            _show_report(shown["result"])
     except BrokenPipeError:
         raise
     except OSError as error:
         errors.print(f"stdout cannot be written: {error.strerror}.", style="bold red")
         code = 1
-    if clean["success"]:
-        errors.print("\n" + _summary(clean), style="dim")
+    if shown["success"]:
+        errors.print("\n" + _summary(shown), style="dim")
     elif not as_json:
-        error = clean["error"]
+        error = shown["error"]
         errors.print(f"{error['code']}: {error['message']}", style="bold red")
         errors.print(error.get("hint", ""))
-    return INTERRUPTED if as_object(clean.get("error")).get("code") == "CANCELLED" else code
+    return INTERRUPTED if as_object(shown.get("error")).get("code") == "CANCELLED" else code
 
 
 def _listed(found: Object) -> str:

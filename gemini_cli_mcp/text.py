@@ -1,4 +1,4 @@
-"""Text that leaves the house: nothing in it that breaks a transport, a terminal or a secret.
+"""Text that leaves the house: nothing in it that breaks a transport or a terminal.
 
 A lone surrogate kills a stdio server of mcp 2.3.0 (its serializer raises inside the
 transport), and control characters drive terminals. Both are replaced here, once, at
@@ -6,30 +6,11 @@ the edges.
 """
 
 import re
-from collections.abc import Iterable
-from typing import cast
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
 """Characters that change how a line is read without being seen."""
-
-_SECRETS = re.compile(
-    r"""(?x)
-    AIza[\w-]{20,}                                     # Google API keys
-    | AQ\.[\w-]{20,}                                   # Google API keys, newer form
-    | ya29\.[\w.-]+ | 1//[\w-]{20,}                    # OAuth access and refresh tokens
-    | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*                # JSON web tokens
-    | -----BEGIN[ ][\w ]*PRIVATE[ ]KEY-----[\s\S]*?(?:-----END[ ][\w ]*KEY-----|\Z)
-    | (?i:(?<=bearer[ ])|(?<=basic[ ]))[\w.~+/=-]{6,}
-    | (?<=://)[^/\s:@]+:[^/\s@]+(?=@)                  # user:password@ in an address
-    | (?i:(?<=[?&]key=)|(?<=[?&]access_token=))[^&\s"']+
-    """
-)
-_NAMED_SECRET = re.compile(
-    r"(?i)((?:\b|_)(?:(?:api|access|private|secret)[_-]?key|token|secret|password|credentials)"
-    r"[\"']?\s*[=:]\s*[\"']?)(?!\[redacted\])([^\s\"',;}]{6,})"
-)
 
 
 def scrub(text: str) -> str:
@@ -57,22 +38,3 @@ def one_line(text: str, limit: int) -> str:
     cut = line[: limit - 1]
     at_word = cut.rpartition(" ")[0]
     return (at_word if len(at_word) > limit // 2 else cut) + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def scrub_all(value: object) -> object:
-    """`scrub` on every string inside a JSON value, keys included."""
-    if isinstance(value, str):
-        return scrub(value)
-    if isinstance(value, dict):
-        items = cast("dict[object, object]", value).items()
-        return {scrub(str(key)): scrub_all(item) for key, item in items}
-    if isinstance(value, list):
-        return [scrub_all(item) for item in cast("list[object]", value)]
-    return value
-
-
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without these secrets and anything that looks like a key, token or password."""
-    for secret in secrets:
-        text = text.replace(secret, "[redacted]")
-    return _NAMED_SECRET.sub(r"\1[redacted]", _SECRETS.sub("[redacted]", text))

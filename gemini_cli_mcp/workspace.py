@@ -4,14 +4,19 @@ Everything the CLI writes (its homes, its session records, its error reports) an
 files of corrections lie in `CONFIG_DIR/servers/<id>/`, which is removed at exit. The
 server holds the lock in it as long as it lives; a later one removes what is no longer
 locked, so even a killed server leaves nothing for long.
+
+Only what a server demonstrably created is ever removed: a folder of the user's own, with a
+generated name, that holds a lock file with our content. Anything else in there is foreign.
 """
 
 import contextlib
 import itertools
 import logging
 import os
+import re
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Generator
@@ -22,12 +27,19 @@ from gemini_cli_mcp.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 LOCK = "lock"
+LOCK_CONTENT = b"gemini-cli-mcp server folder; removed when its server has ended\n"
+"""What tells our lock from any other file of that name."""
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+"""Windows has no such flag; links are looked for there before anything is opened."""
+
+_SERVER_ID = re.compile(r"[0-9a-f]{16}")
 
 if sys.platform == "win32":
     import msvcrt
 
     def _try_lock(descriptor: int) -> bool:
         try:
+            os.lseek(descriptor, 0, os.SEEK_SET)
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
             return False
@@ -65,26 +77,42 @@ class Workspace:
             yield
         except OSError as error:
             raise ConfigError(
-                f"The folder {self._servers} cannot be used: {error.strerror}.",
+                f"The folder {self._servers} cannot be used: {error.strerror or 'refused'}.",
                 hint="Make it writable, or set GEMINI_MCP_CONFIG_DIR to a folder that is.",
             ) from None
 
     def _create(self) -> Path:
         config_dir = self._servers.parent
         config_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(PermissionError):  # a mounted folder of somebody else's
-            config_dir.chmod(0o700)
-        self._servers.mkdir(mode=0o700, exist_ok=True)
-        while True:
-            root = self._servers / secrets.token_hex(8)
-            root.mkdir(mode=0o700)
-            # Meanwhile a sweeper may have found a folder without a lock, and removed it.
-            with contextlib.suppress(FileNotFoundError, FileExistsError):
-                lock = os.open(root / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-                if _try_lock(lock) and (root / LOCK).exists():
-                    self._lock = lock
-                    return root
-                os.close(lock)
+        with contextlib.suppress(FileExistsError):
+            self._servers.mkdir(mode=0o700)
+        if not _is_folder(self._servers):
+            raise ConfigError(
+                f"{self._servers} is not a folder but a link or a file, so it is not used.",
+                hint="Remove it, or set GEMINI_MCP_CONFIG_DIR to another folder.",
+            )
+        for folder in self.open_to_others():
+            logger.warning("%s can be read or changed by other users: chmod 700 it", folder)
+        root = self._servers / secrets.token_hex(8)
+        root.mkdir(mode=0o700)
+        lock = os.open(root / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        # Locked before it is recognisable: whoever cleans up finds no content or a held lock.
+        if not _try_lock(lock):
+            os.close(lock)
+            raise OSError(None, "files cannot be locked there")
+        os.write(lock, LOCK_CONTENT)
+        self._lock = lock
+        return root
+
+    def open_to_others(self) -> list[Path]:
+        """Existing folders of ours that other users may read or change; they stay as they are."""
+        if sys.platform == "win32":  # modes say nothing there
+            return []
+        return [
+            folder
+            for folder in (self._servers.parent, self._servers)
+            if folder.is_dir() and stat.S_IMODE(folder.stat().st_mode) & 0o077
+        ]
 
     def folder(self, *parts: str) -> Path:
         """A folder inside, created if need be."""
@@ -124,7 +152,7 @@ class Workspace:
         """Remove what dead servers left; the number of their temporary files."""
         removed = 0
         for left in self._left():
-            with contextlib.suppress(OSError), _lock_of_the_dead(left / LOCK):
+            with contextlib.suppress(OSError), _lock_of_the_dead(left):
                 removed += sum(1 for _ in left.rglob("temp-invalid-output-*.txt"))
                 _remove(left)
         return removed
@@ -133,15 +161,23 @@ class Workspace:
         """The folders that dead servers left."""
         dead: list[Path] = []
         for left in self._left():
-            with contextlib.suppress(BlockingIOError):
-                if (left / LOCK).exists():  # only looked at: none is made here
-                    with _lock_of_the_dead(left / LOCK):
-                        pass
+            with contextlib.suppress(OSError), _lock_of_the_dead(left):
                 dead.append(left)
         return dead
 
     def _left(self) -> list[Path]:
-        return [left for left in self._servers.glob("*") if not left.is_symlink()]  # else not ours
+        """What may be the folder of a server, by its name, kind and owner."""
+        if not _is_folder(self._servers):
+            return []
+        try:
+            found = list(self._servers.iterdir())
+        except OSError:
+            return []  # whoever needs a folder there is told why there is none
+        return [
+            left
+            for left in found
+            if _SERVER_ID.fullmatch(left.name) and _is_folder(left) and _is_own(left.lstat())
+        ]
 
     def close(self) -> None:
         """Remove the folder and let the lock go."""
@@ -153,11 +189,31 @@ class Workspace:
         self._root = self._lock = None
 
 
-@contextlib.contextmanager
-def _lock_of_the_dead(path: Path) -> Generator[None]:
-    """Hold the lock of a server that does not; BlockingIOError if it lives."""
-    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder itself, and not a link to one."""
     try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return sys.platform == "win32" or status.st_uid == os.getuid()
+
+
+@contextlib.contextmanager
+def _lock_of_the_dead(folder: Path) -> Generator[None]:
+    """Hold the lock of a server that does not; OSError if it lives, or the lock is not ours.
+
+    A lock that is missing is never created: then the folder is not a server's.
+    """
+    lock = os.open(folder / LOCK, os.O_RDWR | NO_FOLLOW)
+    try:
+        status = os.fstat(lock)
+        if not stat.S_ISREG(status.st_mode) or not _is_own(status):
+            raise FileNotFoundError
+        if os.read(lock, len(LOCK_CONTENT) + 1) != LOCK_CONTENT:
+            raise FileNotFoundError
         if not _try_lock(lock):
             raise BlockingIOError
         yield

@@ -80,7 +80,7 @@ def quick_base(
 ) -> Generator[str]:
     """A gateway that is sooner at the end of its patience."""
     folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(environment(folder, upstream), **QUICK) as address:
+    with running_gateway(environment(folder, upstream), limits=QUICK) as address:
         yield address
 
 

@@ -76,7 +76,7 @@ def test_the_readme_lists_every_variable_as_it_is() -> None:
     def default(value: object) -> str:
         if isinstance(value, tuple):
             value = ",".join(cast("tuple[str, ...]", value))
-        return "unset" if value is None else "see right" if callable(value) else f"`{value}`"
+        return "unset" if value in (None, "") else "see right" if callable(value) else f"`{value}`"
 
     assert rows == [
         (

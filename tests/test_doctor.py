@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from gemini_cli_mcp.workspace import LOCK, LOCK_CONTENT
 from tests.support import REAL_CLI, STUB, Result, Stub, command, fake_gemini
 from tests.support.binaries import official
 from tests.support.marks import needs_real_cli
@@ -381,8 +382,9 @@ def test_a_gemini_outside_of_path_works(user: Stub) -> None:
 
 
 def test_what_dead_servers_left_is_found(user: Stub) -> None:
-    left = user.config_dir / "servers" / "dead"
+    left = user.config_dir / "servers" / "0123456789abcdef"
     left.mkdir(parents=True)
+    (left / LOCK).write_bytes(LOCK_CONTENT)
     user.config_dir.chmod(0o700)
     environ = {**user.environ, "GEMINI_CLI_HOME": f"{left}/search/home"}
     with subprocess.Popen(["sleep", "60"], env=environ) as orphan:
@@ -392,6 +394,16 @@ def test_what_dead_servers_left_is_found(user: Stub) -> None:
     told = [finding for finding in findings if finding["topic"] == "left-overs"]
     assert told[0]["fix"] == f"kill {orphan.pid}"
     assert "1 folders" in told[1]["message"]
+
+
+def test_a_folder_that_others_can_read_is_named_and_left_as_it_is(user: Stub) -> None:
+    user.config_dir.mkdir(mode=0o755)
+
+    code, findings = doctor(user)
+
+    [told] = [finding for finding in findings if finding["status"] == "note" and "fix" in finding]
+    assert (code, told["topic"], told["fix"]) == (0, "folder", f"chmod 700 {user.config_dir}")
+    assert user.config_dir.stat().st_mode & 0o777 == 0o755
 
 
 @needs_real_cli

@@ -53,7 +53,7 @@ def quick_base(
     upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[str]:
     folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(both_kinds(folder, upstream), **QUICK) as address:
+    with running_gateway(both_kinds(folder, upstream), limits=QUICK) as address:
         yield address
 
 

@@ -143,7 +143,7 @@ async def test_hostile_characters_do_not_end_the_server(stub: Stub) -> None:
 
 
 def test_nothing_goes_out_that_a_transport_cannot_encode() -> None:
-    sent = result({"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]})
+    sent = result({"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]}, ())
 
     sent.model_dump_json().encode()
     assert sent.structured_content == {"success": True, "a\ufffd": ["b\ufffd", {"c": "\ufffd[2J"}]}
@@ -356,3 +356,39 @@ def test_log_lines_have_their_level_and_no_stack_traces(stub: Stub, tmp_path: Pa
     )
 
     assert done.stderr == "[ERROR] two lines, GEMINI_API_KEY=[redacted]\n"
+
+
+LIST: dict[str, object] = {"jsonrpc": "2.0", "method": "tools/list", "params": {}}
+
+
+def test_a_client_that_never_reads_does_not_keep_the_server(stub: Stub) -> None:
+    frames = [json.dumps({**LIST, "id": number}) for number in range(2, 300)]
+    server = start(stub, *SEARCH[:2], *frames)
+    assert server.stdin and server.stdout and server.stderr
+
+    server.stdin.close()
+    code = server.wait(30)  # of them it takes five; nobody reads 3 MB of answers
+    said = server.stderr.read()
+    server.stdout.close()
+    server.stderr.close()
+
+    assert code == 0
+    assert "Traceback" not in said
+    assert stub.files_left() == []
+
+
+def test_a_client_that_closes_both_pipes_in_a_search_leaves_no_stack_trace(stub: Stub) -> None:
+    stub.plays_scenario("hang-in-search")
+    server = start(stub, *SEARCH)
+    assert server.stdin and server.stdout and server.stderr
+    anyio.run(eventually, lambda: len(stub.runs) == 1)
+
+    server.stdout.close()
+    server.stdin.close()
+    said = server.stderr.read()
+    server.stderr.close()
+
+    assert server.wait(30) == 0
+    assert "Traceback" not in said and "Error" not in said
+    assert not is_alive(stub.runs[0]["pid"])
+    assert stub.files_left() == []

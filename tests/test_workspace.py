@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gemini_cli_mcp.workspace import Workspace
+from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.workspace import LOCK, LOCK_CONTENT, Workspace
+from tests.support import Stub, command, wait_until
 
 HOLDER = """
 import sys, time
@@ -87,3 +89,120 @@ def test_a_live_server_is_left_alone_and_a_dead_one_swept(tmp_path: Path) -> Non
 
     assert Workspace(tmp_path).sweep() == 1
     assert list((tmp_path / "servers").iterdir()) == []
+
+
+COMMANDS = [
+    ("search", "why"),
+    ("deep-search", "why", "--max-iterations", "2"),
+    ("grounded-search", "why"),
+    ("web-search", "why"),
+    ("doctor",),
+    ("serve",),
+    ("serve", "--http", "--port", "0"),
+    ("gateway", "--port", "0"),
+]
+ID = "0123456789abcdef"
+
+
+def foreign(servers: Path) -> None:
+    """Folders that a user may have there, among them some that look nearly like ours."""
+    (servers / "prod").mkdir(parents=True)
+    (servers / "prod/inventory.yml").write_text("hosts: [a]")
+    (servers / "prod" / LOCK).write_bytes(LOCK_CONTENT)  # by its name it is not ours
+    (servers / "documents").mkdir()
+    (servers / ID).mkdir()
+    (servers / ID / "thesis.txt").write_text("no lock here")
+    (servers / ID.replace("0", "1")).mkdir()
+    (servers / ID.replace("0", "1") / LOCK).write_text("somebody else's lock")
+    (servers / ID.replace("0", "2")).mkdir()
+    (servers / ID.replace("0", "2") / LOCK).symlink_to(servers / "prod" / LOCK)
+    (servers / ID.replace("0", "3")).symlink_to(servers / "prod")
+    (servers / ID.replace("0", "4")).write_text("a file")
+    (servers / ID.replace("0", "5")).mkdir()
+    (servers / ID.replace("0", "5") / LOCK).mkdir()
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Everything below a folder: names, kinds, modes and contents."""
+    return {
+        str(path.relative_to(folder)): f"{oct(path.lstat().st_mode)} "
+        + (path.read_text() if path.is_file() else "")
+        for path in folder.rglob("*")
+    }
+
+
+def run_to_its_end(stub: Stub, *arguments: str) -> str:
+    """The command, ended as its users end it; what it said on stderr."""
+    stub.environ |= {"GEMINI_MCP_UPSTREAM_URL": "http://127.0.0.1:9/v1", "GEMINI_MCP_WARM": "0"}
+    log = stub.home / "stderr"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            command(*arguments),
+            env=stub.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    if "--port" in arguments:
+        wait_until(lambda: "http://" in log.read_text() or process.poll() is not None)
+        process.terminate()
+    process.wait(60)
+    return log.read_text()
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("layout", ["folders", "link"])
+def test_foreign_folders_stay_as_they_are(
+    stub: Stub, tmp_path: Path, arguments: tuple[str, ...], layout: str
+) -> None:
+    servers = stub.config_dir / "servers"
+    if layout == "link":
+        home = tmp_path / "somebodys home"
+        foreign(home)
+        stub.config_dir.mkdir()
+        servers.symlink_to(home)
+    else:
+        foreign(servers)
+    before = tree(stub.config_dir), tree(servers.resolve())
+
+    said = run_to_its_end(stub, *arguments)
+
+    assert (tree(stub.config_dir), tree(servers.resolve())) == before
+    assert "Traceback" not in said
+
+
+def test_a_linked_folder_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "servers").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(ConfigError, match="servers is not a folder but a link"):
+        Workspace(tmp_path).root()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_an_existing_folder_keeps_its_mode_and_a_warning_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tmp_path / "config"
+    config.mkdir(mode=0o755)
+
+    workspace = Workspace(config)
+    workspace.root()
+    workspace.close()
+
+    assert stat.S_IMODE(config.stat().st_mode) == 0o755
+    assert f"{config} can be read" in caplog.text
+
+
+def test_a_folder_of_a_dead_server_is_swept_and_one_that_is_being_made_is_not(
+    tmp_path: Path,
+) -> None:
+    dead, new = tmp_path / "servers" / ID, tmp_path / "servers" / ID.replace("0", "1")
+    for folder, content in ((dead, LOCK_CONTENT), (new, b"")):
+        folder.mkdir(parents=True)
+        (folder / LOCK).write_bytes(content)
+
+    assert Workspace(tmp_path).of_the_dead() == [dead]
+    Workspace(tmp_path).sweep()
+
+    assert [path.name for path in (tmp_path / "servers").iterdir()] == [new.name]

@@ -23,9 +23,9 @@ from gemini_cli_mcp.errors import ConfigError, GeminiMcpError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object
 from gemini_cli_mcp.providers.choice import Providers
+from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.grounded import grounded_search
-from gemini_cli_mcp.text import redact
 from gemini_cli_mcp.workspace import Workspace
 
 MARKS = {
@@ -141,7 +141,9 @@ async def _live(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Fin
         desk = Desk(providers, workspace, max_cycles=1)
         found = await grounded_search(desk, config, LIVE_QUESTION, progress=lambda _: None)
     except GeminiMcpError as error:
-        yield problem("live search", f"{error.code}: {redact(error.message)}", error.next_step)
+        yield problem(
+            "live search", f"{error.code}: {redact(error.message, config.secrets)}", error.next_step
+        )
     else:
         seconds = found["metadata"]["duration_ms"] / 1000
         yield ok("live search", f"{len(found['sources'])} sources in {seconds:.1f} s")

@@ -1,6 +1,6 @@
 """What lies around the CLI: our folder, what dead servers left, other providers, engines."""
 
-import stat
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,17 +16,21 @@ from gemini_cli_mcp.workspace import Workspace
 
 def folder(config: Config) -> Iterator[Finding]:
     """The private folder: made as a start would make it."""
-    path = config.config_dir
-    shared = path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
-    workspace = Workspace(path)
+    workspace = Workspace(config.config_dir)
     try:
         workspace.root()
     except ConfigError as error:
         fix = "export GEMINI_MCP_CONFIG_DIR=...  # a folder of yours"
         yield problem("folder", error.message, fix)
     else:
-        changed = " (others could read it: that was changed just now)" if shared else ""
-        yield ok("folder", f"{path}, private and writable{changed}")
+        shared = workspace.open_to_others()
+        yield ok("folder", f"{config.config_dir}, {'' if shared else 'private and '}writable")
+        for path in shared:
+            yield note(
+                "folder",
+                f"other users can read or change {path}",
+                f"chmod 700 {shlex.quote(str(path))}",
+            )
     finally:
         workspace.close()
 

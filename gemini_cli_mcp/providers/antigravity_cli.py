@@ -31,16 +31,19 @@ from gemini_cli_mcp.process.run import Completed, run
 from gemini_cli_mcp.providers import antigravity_binary
 from gemini_cli_mcp.providers.antigravity_binary import INSTALL
 from gemini_cli_mcp.providers.antigravity_stream import SEARCH_TOOL, Session
-from gemini_cli_mcp.providers.gemini_home import is_secret, secrets
+from gemini_cli_mcp.providers.child_environment import allowed
 from gemini_cli_mcp.providers.places import Places
 from gemini_cli_mcp.providers.quota import Quotas, name_of
-from gemini_cli_mcp.text import redact, scrub
+from gemini_cli_mcp.redaction import redact
+from gemini_cli_mcp.text import scrub
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
 OLDEST = (1, 1, 15)
 """Older ones lose output without a terminal, and break text that is not ASCII."""
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
+"""The gemini CLI's, not agy's."""
 LARGEST_ARGUMENT = 100_000
 """Bytes of a prompt that go into an argument; longer ones go by stdin."""
 NOTICE = (
@@ -82,7 +85,7 @@ class AntigravityCli:
         self._config = config
         self._workspace = workspace
         self._environ = environ
-        self._secrets = secrets(environ)
+        self._secrets = config.secrets
         self._checked: set[Path] = set()
         """Binaries that are new enough."""
 
@@ -190,10 +193,11 @@ class AntigravityCli:
         self._checked.add(binary)
 
     def _environment(self) -> dict[str, str]:
-        """Ours, less every secret but the key that its own settings tell it to use."""
-        kept = {name: value for name, value in self._environ.items() if not is_secret(name)}
-        if self._uses_a_key() and (key := self._environ.get("GEMINI_API_KEY")):
-            kept["GEMINI_API_KEY"] = key
+        """What a CLI may see; of keys, only the one that its own settings tell it to use."""
+        kept = allowed(self._environ, self._config.pass_env)
+        for name in KEYS:
+            if name != "GEMINI_API_KEY" or not self._uses_a_key():
+                kept.pop(name, None)
         return kept | {"AGY_CLI_DISABLE_AUTO_UPDATE": "1", "NO_COLOR": "1"}
 
     def _uses_a_key(self) -> bool:

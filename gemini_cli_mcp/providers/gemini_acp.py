@@ -82,7 +82,7 @@ class WarmGemini:
     ) -> AsyncGenerator["WarmGemini"]:
         """The process, from its start to the end of its tree. Raises OSError if there is none."""
         with home.temporary_folder() as temp:
-            env = home.environment(environ, temp)
+            env = home.environment(environ, temp, config.pass_env)
             async with (
                 Agent.open(argv, env=env, cwd=home.work, scratch=scratch) as agent,
                 anyio.create_task_group() as tasks,

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -38,9 +38,9 @@ from gemini_cli_mcp.models import (
     as_list,
     as_object,
 )
-from gemini_cli_mcp.providers.gemini_home import secrets
 from gemini_cli_mcp.providers.quota import Quotas, name_of
-from gemini_cli_mcp.text import markdown_link, redact, scrub
+from gemini_cli_mcp.redaction import redact
+from gemini_cli_mcp.text import markdown_link, scrub
 
 LATEST = {
     "flash": "gemini-flash-latest",
@@ -71,7 +71,7 @@ class GeminiApi:
         self._correction_model = _latest(config.correction_model or config.model or "flash")
         self._environ = environ
         self._quotas = quotas
-        self._secrets = secrets(environ)
+        self._secrets = config.secrets
 
     async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
         """Answer with Google Search and URL context at hand; a correction gets no tool."""
@@ -285,7 +285,7 @@ def _usage(response: Object, searches: int) -> Usage:
     )
 
 
-def _named(error: Any, secrets: list[str]) -> GeminiMcpError:
+def _named(error: Any, secrets: Sequence[str]) -> GeminiMcpError:
     """A failure of the library or the API as one of ours, without any of the secrets."""
     from google.auth.exceptions import GoogleAuthError
     from google.genai.errors import APIError

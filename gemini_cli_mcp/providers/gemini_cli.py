@@ -60,7 +60,7 @@ class GeminiCli:
         self._config = config
         self._workspace = workspace
         self._environ = environ
-        self._secrets = gemini_home.secrets(environ)
+        self._secrets = config.secrets
         self._search = Profile("search", (SEARCH_TOOL, FETCH_TOOL), config.model)
         self._correction = Profile("correction", (), config.correction_model)
         self._places = places
@@ -212,7 +212,7 @@ class GeminiCli:
         transcript = Transcript(progress, self._config.limits)
         record = None
         with home.temporary_folder() as temp:
-            env = home.environment(self._environ, temp)
+            env = home.environment(self._environ, temp, self._config.pass_env)
             env["PATH"] = gemini_binary.path_for(binary, self._environ)
             try:
                 completed = await run(

@@ -21,7 +21,8 @@ from gemini_cli_mcp.errors import (
 from gemini_cli_mcp.models import as_object
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.gemini_stream import Transcript
-from gemini_cli_mcp.text import redact, scrub
+from gemini_cli_mcp.redaction import redact
+from gemini_cli_mcp.text import scrub
 
 LONGEST_WAIT = 300.0
 """Seconds; the CLI too takes a longer delay for an exhausted quota."""

@@ -10,18 +10,16 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from secrets import token_hex
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Thinking, amount_of
+from gemini_cli_mcp.providers.child_environment import allowed
 from gemini_cli_mcp.workspace import Workspace
-
-_SECRETS = ("*_KEY", "*_TOKEN", "*_TOKENS", "*_SECRET", "*PASSWORD*", "*CREDENTIALS*")
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,15 @@ class Home:
         finally:
             shutil.rmtree(temp, ignore_errors=True)
 
-    def environment(self, environ: Mapping[str, str], temp: Path) -> dict[str, str]:
-        """The child's environment: ours, less foreign secrets and what would undo this home."""
-        kept = {name: value for name, value in environ.items() if not _withheld(name, value)}
+    def environment(
+        self, environ: Mapping[str, str], temp: Path, added: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """The child's environment: what is allowed of ours, less what would undo this home."""
+        kept = {
+            name: value
+            for name, value in allowed(environ, added).items()
+            if value or not is_its_own(name)  # an empty one would hide the one in a linked .env
+        }
         # Each set even if empty, so that a linked .env cannot bring it back.
         return kept | {
             "GEMINI_CLI_HOME": str(self.path),
@@ -115,25 +119,9 @@ class Home:
         }
 
 
-def _withheld(name: str, value: str) -> bool:
-    if is_its_own(name):
-        return not value  # an empty one would hide the one in a linked .env
-    return is_secret(name)
-
-
 def is_its_own(name: str) -> bool:
     """Whether a variable of this name is the CLI's to read."""
     return name.upper() == "GEMINI_API_KEY" or name.upper().startswith("GOOGLE_")
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable of this name holds what nobody else should see."""
-    return any(fnmatchcase(name.upper(), pattern) for pattern in _SECRETS)
-
-
-def secrets(environ: Mapping[str, str]) -> list[str]:
-    """The values that must not be shown to anybody, whatever the CLI says."""
-    return [value for name, value in environ.items() if is_secret(name) and len(value) >= 6]
 
 
 def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn, limits: Limits) -> Home:

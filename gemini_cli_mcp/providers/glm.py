@@ -15,7 +15,8 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.models import Hit, Object, as_list, as_object
-from gemini_cli_mcp.text import redact, scrub
+from gemini_cli_mcp.redaction import redact
+from gemini_cli_mcp.text import scrub
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -117,7 +118,7 @@ class Glm:
         words = str(error.get("message") or error.get("msg") or answer.get("error") or "")
         said = f"GLM answered {status}" + (f", code {code}" if code else "")
         said += f": {words}" if words else " without what was asked for."
-        said = scrub(redact(said, [self._key or ""]))[:300]
+        said = scrub(redact(said, [self._key] if self._key else []))[:300]
         if code in _NO_MONEY:
             return QuotaExhausted(said, hint="Top up the account, or choose another engine.")
         if status in (401, 403) or code in _NO_KEY:

@@ -97,7 +97,7 @@ class Quotas:
             if isinstance(error, RateLimited):
                 return  # our own cycles wait a little
             wait = min(FIRST_WAIT * 2 ** (refusals - 1), LONGEST_WAIT)
-        logger.warning("%s No run is started for %.0f s", error.message, wait)
+        logger.warning("%s: no run is started for %.0f s", error.code, wait)
         self._open[name] = _Open(error, time.monotonic() + wait, refusals)
 
 

@@ -183,7 +183,7 @@ class Desk:
         try:
             reply = await correct(provider, self.workspace, invalid, progress)
         except GeminiMcpError as error:
-            logger.error("JSON correction failed: %s", error.message)
+            logger.error("JSON correction failed: %s", error.code)
             raise
         usages += [reply.usage] if reply.usage else []
         if found := await _found(reply):
@@ -225,9 +225,8 @@ def _log_retry(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     if isinstance(error, GeminiMcpError):
         logger.warning(
-            "Cycle %d failed (%s: %s), the next one starts in %g s",
+            "Cycle %d failed (%s), the next one starts in %g s",
             state.attempt_number,
             error.code,
-            error.message,
             state.upcoming_sleep,
         )

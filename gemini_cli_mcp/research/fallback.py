@@ -44,7 +44,7 @@ async def first_of(
         except GeminiMcpError as error:
             if len(providers) == 1:
                 raise
-            logger.warning("%s failed (%s: %s)", provider.name, error.code, error.message)
+            logger.warning("%s failed (%s)", provider.name, error.code)
             failed.append((provider, error))
     tried = [error for _, error in failed if not isinstance(error, UNUSABLE)]
     if tried:

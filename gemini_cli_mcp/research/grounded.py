@@ -30,12 +30,13 @@ from gemini_cli_mcp.models import (
     Reply,
     Search,
 )
+from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.research.answer import Desk
 from gemini_cli_mcp.research.evidence import Ledger, domain_of
 from gemini_cli_mcp.research.fallback import first_of
 from gemini_cli_mcp.research.patience import Sleep, patiently
 from gemini_cli_mcp.research.question import checked_query, type_name
-from gemini_cli_mcp.text import markdown_link, redact, scrub
+from gemini_cli_mcp.text import markdown_link, scrub
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gemini_cli_mcp.models import Object, as_object
-from gemini_cli_mcp.text import scrub_all
+from gemini_cli_mcp.redaction import clean
 
 Fits = Callable[[Object], Object | None]
 """Gives the object back in its final form if it is the one that is looked for."""
@@ -83,7 +83,7 @@ def _load(candidate: str, fits: Fits, *, strict: bool = True) -> Object | None:
         )
     except (ValueError, RecursionError):
         return None
-    found = as_object(scrub_all(value))
+    found = as_object(clean(value, ()))
     return fits(found) if found else None
 
 

@@ -6,9 +6,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from gemini_cli_mcp.models import Evidence, Object, Usage
+from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.research.answer import Answer
 from gemini_cli_mcp.research.evidence import Ledger
-from gemini_cli_mcp.text import redact, scrub
+from gemini_cli_mcp.text import scrub
 
 _WEAKEST_FIRST: tuple[Evidence, ...] = ("none", "events", "ledger")
 

@@ -92,7 +92,7 @@ class WebSearch:
             if self._warm:
                 await self._choice.stay_warm([self._provider(self._warm)])
         except GeminiMcpError as error:  # whoever searches is told
-            logger.warning("Nothing is kept warm: %s", error.message)
+            logger.warning("Nothing is kept warm: %s", error.code)
 
     def _default_target(self) -> Target | None:
         engine = self._config.engines.get(self._config.engines.default or "")

@@ -25,6 +25,7 @@ from gemini_cli_mcp.errors import GeminiMcpError, InvalidInput, failure_result
 from gemini_cli_mcp.jobs import Done, Job, Jobs
 from gemini_cli_mcp.models import Object, Progress, as_object
 from gemini_cli_mcp.news import News, Tell
+from gemini_cli_mcp.redaction import clean
 from gemini_cli_mcp.server import declarations, reports
 from gemini_cli_mcp.server.calls import Calls
 from gemini_cli_mcp.server.clients import patience
@@ -68,7 +69,7 @@ class Server(MCPServer[None]):
         self._config = config
         self._environ = environ
         self._workspace = workspace
-        self._calls = Calls()
+        self._calls = Calls(config.secrets)
         self._jobs: Jobs | None = None
         self.watch: Watch | None = None
         """Whoever counts what happens."""
@@ -238,7 +239,7 @@ class Server(MCPServer[None]):
         news = News(self._config.limits.heartbeat)
         answer = CallToolResult(content=[])
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(news.follow, _teller(context))
+            tasks.start_soon(news.follow, self._teller(context))
             answer = await self._calls.answer(lambda: work(news.add))
             news.end()
         return answer
@@ -251,7 +252,7 @@ class Server(MCPServer[None]):
             seconds = self._seconds(arguments, context)
             asked = DeepSearch(self._desk, self._config, query, rounds)
             job = self._running_jobs.submit(OWNER.get(), asked, self._done(context))
-            await self._running_jobs.wait(job, seconds, _teller(context))
+            await self._running_jobs.wait(job, seconds, self._teller(context))
             return state(job)
 
         return await self._calls.answer(work)
@@ -260,7 +261,7 @@ class Server(MCPServer[None]):
         async def work() -> Object:
             seconds, offset = self._seconds(arguments, context), _offset(arguments)
             job = self._job(arguments)
-            await self._running_jobs.wait(job, seconds, _teller(context))
+            await self._running_jobs.wait(job, seconds, self._teller(context))
             return {**state(job, offset), **draft(job)}
 
         return await self._calls.answer(work)
@@ -273,6 +274,13 @@ class Server(MCPServer[None]):
 
         return await self._calls.answer(work)
 
+    def _teller(self, context: _Context) -> Tell:
+        async def tell(number: int, message: str) -> None:
+            sent = str(clean(message, self._config.secrets))
+            await context.report_progress(number, message=sent)
+
+        return tell
+
     # Reports as resources
 
     async def list_resources(self) -> list[Resource]:
@@ -284,7 +292,7 @@ class Server(MCPServer[None]):
     async def read_resource(
         self, uri: Any, context: Context[None, Any] | None = None
     ) -> Iterable[ReadResourceContents]:
-        return reports.read(self._running_jobs, OWNER.get(), str(uri))
+        return reports.read(self._running_jobs, OWNER.get(), str(uri), self._config.secrets)
 
     # Inside
 
@@ -373,13 +381,6 @@ class Server(MCPServer[None]):
                 tasks.cancel_scope.cancel()
         finally:
             self._workspace.close()
-
-
-def _teller(context: _Context) -> Tell:
-    async def tell(number: int, message: str) -> None:
-        await context.report_progress(number, message=message)
-
-    return tell
 
 
 def _announcement(context: _Context) -> Done:

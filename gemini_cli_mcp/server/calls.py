@@ -1,11 +1,12 @@
 """One tool call: its end, good or bad, becomes a result.
 
-All that goes out is scrubbed: one lone surrogate would end the stdio transport of mcp 2.3.0.
+All that goes out is free of secrets, and scrubbed: one lone surrogate would end the stdio
+transport of mcp 2.3.0.
 """
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import anyio
@@ -13,8 +14,8 @@ from mcp.types import CallToolResult, ContentBlock, TextContent
 
 from gemini_cli_mcp.errors import Cancelled, ExecutionFailed, failure_result
 from gemini_cli_mcp.models import Object, as_object
+from gemini_cli_mcp.redaction import clean
 from gemini_cli_mcp.server import reports
-from gemini_cli_mcp.text import scrub_all
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,8 @@ POLL = 0.02
 class Calls:
     """The tool calls that are under way, so that they can be ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._secrets = secrets
         self._running: set[anyio.CancelScope] = set()
         self._ending = False
 
@@ -33,9 +35,9 @@ class Calls:
         """The result of the work, or of its failure."""
         try:
             with self._one():
-                return result(await work())
+                return result(await work(), self._secrets)
         except Exception as error:  # noqa: BLE001 - the client gets an answer, whatever it is
-            return result(failure_result(error))
+            return result(failure_result(error), self._secrets)
 
     @contextmanager
     def _one(self) -> Generator[None]:
@@ -59,16 +61,16 @@ class Calls:
             await anyio.sleep(POLL)
 
 
-def result(payload: Object) -> CallToolResult:
+def result(payload: Object, secrets: Sequence[str]) -> CallToolResult:
     """The payload as a client gets it: as text, as structure, and with links to what is cut."""
-    clean = as_object(scrub_all(payload))
-    error = as_object(clean.get("error"))
+    sent = as_object(clean(payload, secrets))
+    error = as_object(sent.get("error"))
     if error and error["code"] != Cancelled.code:
-        logger.error("%s: %s", error["code"], error["message"])
-    text = json.dumps(clean, ensure_ascii=False, separators=(",", ":"))
+        logger.error("A call failed: %s", error["code"])  # its words may quote the question
+    text = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
     content: list[ContentBlock] = [TextContent(type="text", text=text)]
-    if "next_offset" in clean:
-        content.append(reports.link(clean["job_id"]))
-    if "shortened" in as_object(clean.get("metadata")) and clean.get("status") == "done":
-        content.append(reports.link(clean["job_id"], metadata=True))
-    return CallToolResult(content=content, structured_content=clean, is_error=not clean["success"])
+    if "next_offset" in sent:
+        content.append(reports.link(sent["job_id"]))
+    if "shortened" in as_object(sent.get("metadata")) and sent.get("status") == "done":
+        content.append(reports.link(sent["job_id"], metadata=True))
+    return CallToolResult(content=content, structured_content=sent, is_error=not sent["success"])

@@ -1,6 +1,7 @@
 """Finished reports as resources: `report://{job_id}`, and `/metadata` behind it for the rest."""
 
 import json
+from collections.abc import Sequence
 
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
@@ -9,7 +10,8 @@ from mcp.types import Resource, ResourceLink, ResourceTemplate
 from gemini_cli_mcp.errors import NotFound
 from gemini_cli_mcp.jobs import Job, Jobs
 from gemini_cli_mcp.models import as_object
-from gemini_cli_mcp.text import one_line, scrub_all
+from gemini_cli_mcp.redaction import clean
+from gemini_cli_mcp.text import one_line
 
 REPORT = "report://"
 METADATA = "/metadata"
@@ -56,7 +58,7 @@ def templates() -> list[ResourceTemplate]:
     ]
 
 
-def read(jobs: Jobs, owner: str, uri: str) -> list[ReadResourceContents]:
+def read(jobs: Jobs, owner: str, uri: str, secrets: Sequence[str]) -> list[ReadResourceContents]:
     """A report or its metadata, whole."""
     try:
         job_id = uri.removeprefix(REPORT).removesuffix(METADATA)
@@ -65,8 +67,8 @@ def read(jobs: Jobs, owner: str, uri: str) -> list[ReadResourceContents]:
         outcome = None
     if not uri.startswith(REPORT) or not outcome or not outcome["success"]:
         raise ResourceNotFoundError(f"Unknown resource: {uri}")
-    clean = as_object(scrub_all(outcome))
+    sent = as_object(clean(outcome, secrets))
     if uri.endswith(METADATA):
-        metadata = json.dumps(clean["metadata"], ensure_ascii=False, indent=2)
+        metadata = json.dumps(sent["metadata"], ensure_ascii=False, indent=2)
         return [ReadResourceContents(metadata, mime_type=JSON)]
-    return [ReadResourceContents(clean["result"], mime_type=MARKDOWN)]
+    return [ReadResourceContents(sent["result"], mime_type=MARKDOWN)]

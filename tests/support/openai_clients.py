@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -204,9 +204,14 @@ class NodeClient:
 
 
 @contextmanager
-def running_gateway(environ: dict[str, str], *options: str, **limits: float) -> Generator[str]:
-    """A gateway as users start it; its address up to `/v1`."""
-    launcher = [sys.executable, "-m", "tests.support.launcher", json.dumps(limits)]
+def running_gateway(
+    environ: dict[str, str],
+    *options: str,
+    log: list[str] | None = None,
+    limits: Mapping[str, float] | None = None,
+) -> Generator[str]:
+    """A gateway as users start it; its address up to `/v1`. What it says is added to `log`."""
+    launcher = [sys.executable, "-m", "tests.support.launcher", json.dumps(limits or {})]
     process = subprocess.Popen(
         [*launcher, "gateway", "--port", "0", *options],
         cwd=ROOT,
@@ -215,8 +220,8 @@ def running_gateway(environ: dict[str, str], *options: str, **limits: float) -> 
         text=True,
     )
     assert process.stderr
+    said = ""
     try:
-        said = ""
         for line in process.stderr:
             said += line
             if "listens at " in line:
@@ -229,6 +234,8 @@ def running_gateway(environ: dict[str, str], *options: str, **limits: float) -> 
         _, rest = process.communicate(timeout=30)
         assert process.returncode == 0, rest
         assert "Traceback" not in rest, rest
+        if log is not None:
+            log.append(said + rest)
 
 
 # The Responses API

@@ -1,0 +1,43 @@
+"""Which variables of ours a CLI may see: those on a list, and those that the user adds.
+
+A list of what is allowed, not of what is secret: nobody knows the names of all secrets.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+ALLOWED = (
+    # The system, the user and the shell
+    *("PATH", "HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "TERM", "TMPDIR", "XDG_*"),
+    *("LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR"),
+    # The desktop's keyring, where `agy` has its sign-in
+    "DBUS_SESSION_BUS_ADDRESS",
+    # The network
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_*", "NODE_EXTRA_CA_CERTS"),
+    "NODE_USE_*",
+    # Version managers: `node` may be a program of theirs that looks for the real one
+    *("NVM_*", "FNM_*", "VOLTA_*", "ASDF_*", "MISE_*", "PNPM_*", "BUN_*"),
+    # Windows
+    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "OS", "TEMP", "TMP"),
+    *("USERPROFILE", "USERDOMAIN", "HOMEDRIVE", "HOMEPATH", "COMPUTERNAME", "PUBLIC"),
+    *("APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "ALLUSERSPROFILE", "PROGRAMFILES*"),
+    *("COMMONPROGRAMFILES*", "PROGRAMW6432", "NUMBER_OF_PROCESSORS", "PROCESSOR_*"),
+    # The CLI's own, and the stub's
+    *("GEMINI_*", "GOOGLE_*", "STUB_*"),
+)
+NEVER = ("GEMINI_MCP_*",)
+"""Ours: the CLI reads none of them, and some are secret."""
+
+
+def allowed(environ: Mapping[str, str], added: Sequence[str] = ()) -> dict[str, str]:
+    """The part of the environment that a CLI may see; `added` are further names."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not _matches(name, NEVER) and (_matches(name, ALLOWED) or name in added)
+    }
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    # In capitals: proxies are set in small letters too, and Windows knows no difference.
+    return any(fnmatchcase(name.upper(), pattern) for pattern in patterns)

@@ -1,0 +1,129 @@
+"""Secrets that must not leave: by their values, and by what looks like one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gemini_cli_mcp.redaction import REDACTED, clean, is_secret, redact, redact_known, secret_values
+
+SECRET = "hunter2-Zx81"
+
+
+def test_every_string_of_a_value_is_scrubbed() -> None:
+    assert clean({"a\x00": ["\ud800", {"b": "\x1b"}, 1, None, True]}, ()) == {
+        "a�": ["�", {"b": "�"}, 1, None, True]
+    }
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "AIza" + "SyA1234567890abcdefghijklmnopqrstuv",
+        "ya29.a0AfH6SMBx-abc_def",
+        "1//0gabcdefghijklmnopqrstuvwxyz",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abc",
+        "-----BEGIN " + "PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----",
+    ],
+)
+@pytest.mark.parametrize(
+    "frame",
+    ["{}", "key={}", "x Bearer {} y", '"api_key": "{}"', "GEMINI_API_KEY={}", "at {}."],
+)
+def test_secrets_are_redacted_wherever_they_stand(secret: str, frame: str) -> None:
+    assert secret not in redact("before " + frame.format(secret) + " after")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "API_KEY=s3cretvalue",
+        '"access_token": "s3cretvalue"',
+        "x_password: s3cretvalue",
+        "Authorization: Basic s3cretvalue=",
+        "https://user:s3cretvalue@host/path",
+        "https://host/?key=s3cretvalue&x=1",
+    ],
+)
+def test_a_secret_of_any_shape_is_known_by_its_place(text: str) -> None:
+    assert "s3cretvalue" not in redact(text)
+
+
+def test_secrets_that_are_known_are_redacted_whatever_their_shape() -> None:
+    assert redact("it said open sesame twice", ["open sesame"]) == "it said [redacted] twice"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "API key not valid. Please pass a valid API key.",
+        "The key to success: keyboard=qwertyuiop, monkey: bananas, author: Anonymous",
+        "sort_key: timestamp, max_output_tokens=8192000",
+    ],
+)
+def test_ordinary_words_are_not_redacted(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECRET,
+        f"before{SECRET}after",
+        "hunter2\n-Zx81",
+        "hunter2\r\n   -Zx81",
+        "hun\x1b[31mter2-\x1b[0mZx81",
+        "hun\N{REPLACEMENT CHARACTER}[31mter2-Zx81",
+        "hunter2\u200b-Zx\u00ad81",
+        json.dumps("hunter2\n-Zx81"),
+        json.dumps("hunter2\x1b[1m-Zx81"),
+        "h u n t e r 2 - Z x 8 1",
+    ],
+)
+def test_a_known_secret_is_found_however_it_was_split(text: str) -> None:
+    assert redact_known(text, [SECRET]).replace(REDACTED, "").strip('"') in ("", "beforeafter")
+
+
+def test_a_secret_with_other_spellings_is_found_in_each() -> None:
+    secret = 'p@ss/"word\\1'
+
+    for text in (secret, "p%40ss%2F%22word%5C1", json.dumps(secret)):
+        assert redact_known(text, [secret]).strip('"') == REDACTED
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *((name, True) for name in ("MYSQL_PWD", "GITHUB_PAT", "PGPASSWORD", "client_secret")),
+        *((name, True) for name in ("AWS_SECRET_ACCESS_KEY", "GEMINI_MCP_HTTP_TOKENS", "MY_DSN")),
+        *((name, False) for name in ("PWD", "OLDPWD", "PATH", "KEYBOARD", "PATTERN", "COMPASS")),
+    ],
+)
+def test_secret_variables_are_known_by_their_names(name: str, secret: bool) -> None:
+    assert is_secret(name) is secret
+
+
+def test_secret_values_are_those_that_would_be_recognised(tmp_path: Path) -> None:
+    file = tmp_path / "key.json"
+    file.touch()
+    environ = {
+        "MYSQL_PWD": SECRET,
+        "GEMINI_MCP_HTTP_TOKENS": "team=first-token, second-token==",
+        "GEMINI_MCP_DATABASE_URL": "postgres://me:db-secret@host/x",
+        "WORK_ACCOUNT": "account-value",
+        "SHORT_KEY": "abc",
+        "DEEP_SEARCH_MAX_TOKENS": "10000000",
+        "GOOGLE_APPLICATION_CREDENTIALS": str(file),
+        "EDITOR": "an editor",
+    }
+
+    values = secret_values(environ, ["WORK_ACCOUNT"])
+
+    assert {SECRET, "first-token", "second-token==", "db-secret", "account-value"} <= set(values)
+    assert not {"abc", "10000000", str(file), "an editor"} & set(values)
+
+
+def test_every_string_of_a_result_is_free_of_secrets() -> None:
+    payload = {"success": True, "a": [f"x {SECRET}", {SECRET: 1}], "b": None}
+
+    assert SECRET not in json.dumps(clean(payload, [SECRET]))
