@@ -108,7 +108,8 @@ def _gateway(config: Config, options: argparse.Namespace) -> int:
     from gemini_cli_mcp.gateway.serve import serve_gateway
 
     try:
-        anyio.run(serve_gateway, config, os.environ, options.host, options.port)
+        where = (options.host, options.port, options.allowed_host)
+        anyio.run(serve_gateway, config, os.environ, *where)
     except ConfigError as error:
         return _refused(error)
     return 0
@@ -167,13 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--port", type=_port, default=8000, help="default %(default)s; 0: any that is free"
     )
-    serve.add_argument(
-        "--allowed-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name or address by which clients reach the server, beside this machine's own",
-    )
+    _add_allowed_host(serve)
     serve.set_defaults(command=_serve)
     search = commands.add_parser("search", help="research a question and print the report")
     search.add_argument("query", metavar="QUERY")
@@ -218,6 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     gateway.add_argument(
         "--port", type=_port, default=8399, help="default %(default)s; 0: any that is free"
     )
+    _add_allowed_host(gateway)
     gateway.set_defaults(command=_gateway)
     login = commands.add_parser("login", help="sign in with the official CLI, in this terminal")
     login.add_argument("provider", choices=["gemini", "antigravity"])
@@ -244,6 +240,17 @@ def _parser() -> argparse.ArgumentParser:
     instead.add_argument("--uninstall", action="store_true", help="remove it again")
     install.set_defaults(command=_install)
     return parser
+
+
+def _add_allowed_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name or address by which clients reach the server, beside this machine's own; "
+        "needs GEMINI_MCP_HTTP_TOKENS",
+    )
 
 
 def _port(text: str) -> int:

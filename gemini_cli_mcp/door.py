@@ -11,12 +11,14 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.owners import OWNER
 from gemini_cli_mcp.text import one_line
 
 logger = logging.getLogger(__name__)
@@ -32,33 +34,57 @@ Refusal = Callable[[int, str, str], Response]
 """Makes an answer of a status, what happened, and a code, in the edge's own form."""
 
 
-def tokens_of(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The tokens that the environment holds."""
-    found = [token.strip() for token in environ.get(TOKENS, "").split(",") if token.strip()]
+@dataclass(frozen=True)
+class Token:
+    """What lets a client in, and whose calls it makes."""
+
+    value: str
+    owner: str
+
+    @classmethod
+    def of(cls, text: str) -> "Token":
+        """`name=token`, whose owner is the name, or a token, whose owner is named by its hash."""
+        name, _, value = text.partition("=")
+        if _OWNER.fullmatch(name) and value.strip("="):  # else the `=` are the token's own end
+            return cls(value, name)
+        return cls(text, hashlib.sha256(text.encode("latin-1", "replace")).hexdigest()[:16])
+
+
+def tokens_of(environ: Mapping[str, str]) -> tuple[Token, ...]:
+    """The tokens that the environment holds; an empty variable counts as unset."""
+    given = environ.get(TOKENS, "")
+    listed = [text.strip() for text in given.split(",") if text.strip()]
+    if given and not listed:
+        raise ConfigError(
+            f"{TOKENS} holds no token, only blanks and commas. Unset it to serve this machine "
+            "without tokens."
+        )
+    found = [Token.of(text) for text in listed]
     for number, token in enumerate(found, 1):
-        if not token.isascii() or not token.isprintable() or " " in token:
+        value = token.value
+        if not value.isascii() or not value.isprintable() or " " in value:
             raise ConfigError(f"{TOKENS}: token {number} should be printable ASCII without spaces.")
-        if len(token) < SHORTEST_GOOD_TOKEN:
+        if len(value) < SHORTEST_GOOD_TOKEN:
             logger.warning("%s: token %d is short enough to be guessed", TOKENS, number)
     return tuple(found)
 
 
-def owner_of(token: str) -> str:
-    """The name of whoever has this token."""
-    return hashlib.sha256(token.encode("latin-1")).hexdigest()[:16]
-
-
-def checked_names(names: Sequence[str]) -> None:
-    """Refuse names for `--allowed-host` that no client could send as its `Host`."""
+def checked_names(names: Sequence[str], tokens: Sequence[Token]) -> None:
+    """Refuse names for `--allowed-host` that no client could send, or that need a token."""
     for name in names:
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"--allowed-host {name}: should be a name or an address, with a port or without, "
                 "such as mcp.example.com or [2001:db8::1]:8000."
             )
+        if not tokens and not is_loopback(_host(f"//{name}")):
+            raise ConfigError(
+                f"--allowed-host {name} lets in whoever comes through a proxy, so {TOKENS} must be "
+                "set: comma-separated tokens, one for each client."
+            )
 
 
-def checked_host(host: str, tokens: Sequence[str]) -> None:
+def checked_host(host: str, tokens: Sequence[Token]) -> None:
     """Refuse to listen where strangers can come in without a token."""
     if not tokens and not is_loopback(host):
         raise ConfigError(
@@ -67,6 +93,7 @@ def checked_host(host: str, tokens: Sequence[str]) -> None:
         )
 
 
+_OWNER = re.compile(r"[\w.@-]{1,64}", re.ASCII)
 _NAME = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?", re.ASCII)
 
 
@@ -84,18 +111,16 @@ class Door:
     def __init__(
         self,
         app: ASGIApp,
-        tokens: Sequence[str],
+        tokens: Sequence[Token],
         refusal: Refusal,
         *,
         open_paths: Sequence[str] = (),
-        hosts: Sequence[str] | None = None,
+        hosts: Sequence[str] = (),
     ) -> None:
-        """`hosts` are names that we have beside this machine's; None: with tokens, any."""
+        """`hosts` are names that we have beside this machine's."""
         self._app = app
-        self._hosts = (
-            None if hosts is None and tokens else {_host(f"//{host}") for host in hosts or ()}
-        )
-        self._tokens = [token.encode() for token in tokens]
+        self._hosts = {_host(f"//{host}") for host in hosts}
+        self._tokens = tokens
         self._refusal = refusal
         self._open_paths = open_paths
 
@@ -115,23 +140,25 @@ class Door:
                     "invalid_api_key",
                 )
                 refused.headers["www-authenticate"] = "Bearer"
+            else:
+                OWNER.set(scope["owner"])
         await (refused or self._app)(scope, receive, send)
 
     def _owner(self, authorization: str) -> str | None:
         if not self._tokens:
             return ANYONE
         scheme, _, given = authorization.partition(" ")
-        token = given.strip().encode("latin-1")
+        value = given.strip().encode("latin-1")
         # All are compared, so that time tells nothing.
-        fits = [secrets.compare_digest(token, known) for known in self._tokens]
-        if scheme.lower() != "bearer" or not any(fits):
-            return None
-        return owner_of(given.strip())
+        fits = [
+            token.owner
+            for token in self._tokens
+            if secrets.compare_digest(value, token.value.encode())
+        ]
+        return fits[0] if fits and scheme.lower() == "bearer" else None
 
     def _stranger(self, headers: Mapping[bytes, str], origins: Sequence[str]) -> Response | None:
         """What a web page of somebody else's gets."""
-        if self._hosts is None:
-            return None
         name = headers.get(b"host", "")
         if not _NAME.fullmatch(name) or not self._knows(_host(f"//{name}")):
             said = "This server is not known by that name; --allowed-host tells it others."
@@ -141,7 +168,7 @@ class Door:
         return None
 
     def _knows(self, host: str) -> bool:
-        return is_loopback(host) or host in (self._hosts or ())
+        return is_loopback(host) or host in self._hosts
 
     def _trusts(self, origin: str) -> bool:
         """A page of ours, or an application: their origins have schemes of their own."""

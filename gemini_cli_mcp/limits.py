@@ -78,6 +78,16 @@ class Limits:
     """For each of several upstreams to tell its models."""
     responses_unsupported: float = 600.0
     """How long it is remembered that an upstream knows no responses."""
+    request_items: int = 20_000
+    """Messages or items of one request."""
+    upstream_round: float = 1800.0
+    """For an upstream to come to the end of one answer."""
+    upstream_bytes: int = 64 << 20
+    """Bytes of one answer of an upstream."""
+    upstream_events: int = 500_000
+    """Events of one answer of an upstream: a token mostly comes as one."""
+    upstream_calls: int = 1_000
+    """Tool calls of one answer of an upstream."""
     parked_turn: float = 3600.0
     """How long the half of a turn that a client does not see is kept for when it comes back."""
 

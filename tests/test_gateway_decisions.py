@@ -127,7 +127,7 @@ def test_what_was_forced_is_forced_once() -> None:
 
 
 def test_calls_are_shown_as_soon_as_they_are_not_ours() -> None:
-    calls = Calls()
+    calls = Calls(1000)
 
     def take(index: int, **function: str) -> list[Object]:
         return calls.take([{"index": index, "id": f"id-{index}", "function": function}])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gemini_cli_mcp.gateway.calls import Calls, search_arguments
 from gemini_cli_mcp.gateway.sse import event, events
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object
 
 
@@ -21,11 +22,11 @@ async def test_events_survive_every_cut() -> None:
     data = b": ping\r\n\r\n" + event(sent[0]) + b"data:two\r\ndata:lines\r\n\r\n" + b"data: [DONE]"
 
     for size in range(1, len(data) + 1):
-        assert [text async for text in events(cut(data, size))] == sent
+        assert [text async for text in events(cut(data, size), Limits())] == sent
 
 
 def calls(*deltas: Object) -> list[Object]:
-    made = Calls()
+    made = Calls(1000)
     for delta in deltas:
         made.take([delta])
     return [call.as_message() for call in made.all]
@@ -81,7 +82,7 @@ def test_arguments_may_be_an_object_and_ids_missing() -> None:
     )
 )
 def test_garbage_is_no_call_and_no_crash(garbage: object) -> None:
-    made = Calls()
+    made = Calls(1000)
     made.take(garbage)
     made.take([garbage])
     made.take([{"function": garbage, "index": garbage}])
@@ -91,7 +92,7 @@ def test_garbage_is_no_call_and_no_crash(garbage: object) -> None:
 
 def test_arguments_that_are_none() -> None:
     def asked(text: str) -> Object | None:
-        made = Calls()
+        made = Calls(1000)
         made.take([delta(text, name="web_search")])
         return search_arguments(made.all[0])
 

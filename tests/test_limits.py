@@ -1,6 +1,7 @@
 """How many runs there are at once, who waits, and who is refused."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from mcp import Client
 
 from gemini_cli_mcp.errors import Busy
 from gemini_cli_mcp.models import Progress
+from gemini_cli_mcp.owners import OWNER
 from gemini_cli_mcp.providers.gemini_run import Finished
 from gemini_cli_mcp.providers.places import Places, Seat
 from tests.support import QUESTION, Result, Stub, Turn, eventually, found, is_alive, report
@@ -163,7 +165,7 @@ class Room:
         return Chair(self)
 
 
-async def test_a_seat_comes_before_a_process_and_whoever_is_first_gets_it() -> None:
+async def test_a_process_of_its_own_comes_before_a_seat_and_whoever_is_first_gets_it() -> None:
     places, room = Places(1, 10), Room(1)
     order: list[str] = []
     over = anyio.Event()
@@ -182,7 +184,7 @@ async def test_a_seat_comes_before_a_process_and_whoever_is_first_gets_it() -> N
         await one_now(places, room)
         over.set()
 
-    assert order == ["a seat", "b single", "c single"]
+    assert order == ["a single", "b seat", "c single"]
 
 
 async def one_now(places: Places, room: Room) -> None:
@@ -203,6 +205,75 @@ async def test_a_place_that_comes_with_the_cancel_is_not_lost() -> None:
     with anyio.fail_after(10):
         async with places.one(lambda _: None):
             pass
+
+
+def holding(places: Places, owner: str, over: anyio.Event, order: list[str]) -> Any:
+    async def hold() -> None:
+        OWNER.set(owner)
+        with contextlib.suppress(Busy):
+            async with places.one(lambda _: None):
+                order.append(owner)
+                await over.wait()
+            return
+        order.append(f"{owner} is refused")
+
+    return hold
+
+
+async def test_an_owner_with_a_hundred_calls_does_not_starve_another() -> None:
+    places = Places(4, 64)
+    over = [anyio.Event() for _ in range(103)]
+    order: list[str] = []
+    refused: list[str] = []
+    taken: list[str] = []
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(100):
+            tasks.start_soon(holding(places, "A", over[number], order))
+        await anyio.wait_all_tasks_blocked()
+        assert order == ["A"] * 4 + ["A is refused"] * 32
+        for number in range(100, 103):
+            tasks.start_soon(holding(places, "B", over[number], order))
+        await anyio.wait_all_tasks_blocked()
+        refused = order[36:]
+        for number in range(2):  # of A's, two end
+            over[number].set()
+            await anyio.wait_all_tasks_blocked()
+        taken = order[39:]
+        over[2].set()  # now both have two, and of equals the one who waited longer is next
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+    assert refused == ["A is refused"] * 3  # the last of A's in the queue give way
+    assert taken == ["B", "B"]
+    assert (places.running, places.waiting) == (0, 0)
+
+
+async def test_an_owner_alone_may_have_everything() -> None:
+    places = Places(4, 2)
+    over, order = anyio.Event(), list[str]()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(7):
+            tasks.start_soon(holding(places, "A", over, order))
+        await anyio.wait_all_tasks_blocked()
+        assert order == ["A"] * 4 + ["A is refused"]
+        over.set()
+
+    assert order.count("A") == 6
+
+
+async def test_owners_take_turns() -> None:
+    places = Places(1, 64)
+    over, order = anyio.Event(), list[str]()
+
+    async with anyio.create_task_group() as tasks:
+        for owner in ("A", "A", "A", "B", "B", "C"):
+            tasks.start_soon(holding(places, owner, over, order))
+        await anyio.wait_all_tasks_blocked()
+        over.set()
+
+    assert order == ["A", "B", "C", "A", "B", "A"]
 
 
 async def test_without_a_queue_the_second_call_is_refused() -> None:

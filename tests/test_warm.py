@@ -34,7 +34,7 @@ from tests.support.fake_api import SEARCH, Body, FakeApi
 from tests.support.marks import needs_real_cli
 from tests.support.server import SEARCH as SEARCH_CALL
 from tests.support.server import in_process, start
-from tests.support.warm import warm_processes, warm_program
+from tests.support.warm import SeatsFirst, warm_processes, warm_program
 
 SINGLE = "starting gemini"
 """The first word of a run in a process of its own."""
@@ -486,25 +486,29 @@ async def test_a_signal_to_the_server_ends_its_warm_process(
     await eventually(lambda: not warm_processes(cli) and not cli.files_left())
 
 
-async def test_a_deep_search_runs_warm(
+async def test_a_deep_search_runs_warm_while_every_other_place_is_taken(
     cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
+    cli.environ["GEMINI_MCP_CONCURRENCY"] = "1"
+    api.held = "HELD"
     api.texts = [report(f"Blue, says [nasa.gov]({REDIRECT}nasa).", verified=True)]
     seen: list[str] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append(message or "")
 
-    async with in_process(cli) as client:
+    async with in_process(cli) as client, anyio.create_task_group() as tasks:
         await client.list_tools()
-        await eventually(lambda: "A warm gemini is ready" in caplog.text)
+        tasks.start_soon(client.call_tool, "search", {"query": "HELD"})
+        await eventually(lambda: api.waiting and "A warm gemini is ready" in caplog.text)
         told = await client.call_tool(
             "deep_search", {"query": QUESTION, "max_iterations": 2}, progress_callback=note
         )
+        api.let_go.set()
 
-    result: Any = told.structured_content
-    assert (result["verified"], result["metadata"]["iterations"]) == (True, 2)
+        result: Any = told.structured_content
+        assert (result["verified"], result["metadata"]["iterations"]) == (True, 2)
     assert not any(SINGLE in message for message in seen)
     assert any("round 2/2: searching “why is the sky blue”" in message for message in seen)
 
@@ -516,7 +520,9 @@ async def test_web_search_stays_warm_for_the_gateway(
     cli.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
     config = cli.config
     workspace = Workspace(config.config_dir)
-    engines = WebSearch(config, Providers(config, workspace, cli.environ), cli.environ, warm=True)
+    providers = Providers(config, workspace, cli.environ)
+    providers.places = SeatsFirst(config.concurrency, config.queue)
+    engines = WebSearch(config, providers, cli.environ, warm=True)
     messages: list[str] = []
     try:
         async with anyio.create_task_group() as tasks:

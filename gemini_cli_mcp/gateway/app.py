@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import cast
@@ -18,15 +18,15 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gemini_cli_mcp import __version__
-from gemini_cli_mcp.door import Door
+from gemini_cli_mcp.door import Door, Token
 from gemini_cli_mcp.engines import MOST_HITS, RECENCIES, Engines
 from gemini_cli_mcp.errors import failure_result
 from gemini_cli_mcp.gateway import line as lines
 from gemini_cli_mcp.gateway.chat import Chat
-from gemini_cli_mcp.gateway.injection import injection
-from gemini_cli_mcp.gateway.line import Broken, Line, Refused, headers_of, refused, whole
+from gemini_cli_mcp.gateway.injection import injection, turns_of
+from gemini_cli_mcp.gateway.line import Broken, Line, Refused, headers_of
 from gemini_cli_mcp.gateway.native import PATH as RESPONSES
-from gemini_cli_mcp.gateway.outlet import Outlet, said
+from gemini_cli_mcp.gateway.outlet import Outlet
 from gemini_cli_mcp.gateway.parked import ParkedResponses, ParkedTurns
 from gemini_cli_mcp.gateway.responses import Responses, knows_no_responses
 from gemini_cli_mcp.gateway.rounds import PATH, parsed
@@ -35,6 +35,7 @@ from gemini_cli_mcp.gateway.wishes import Wishes
 from gemini_cli_mcp.hosting import NoBody, body_of
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, as_list, as_object
+from gemini_cli_mcp.redaction import clean
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.upstreams import Upstream, Upstreams
 
@@ -52,8 +53,11 @@ class App:
         engines: Engines,
         search: WebSearch,
         limits: Limits,
-        tokens: tuple[str, ...] = (),
+        tokens: Sequence[Token] = (),
+        hosts: Sequence[str] = (),
+        secrets: Sequence[str] = (),
     ) -> None:
+        self._secrets = secrets
         self._limits = limits
         self._upstreams = upstreams
         self._engines = engines
@@ -76,7 +80,7 @@ class App:
             exception_handlers={HTTPException: _not_ours},
             lifespan=self._lifespan,
         )
-        self.asgi = Door(routes, tokens, refusal, open_paths=("/healthz",))
+        self.asgi = Door(routes, tokens, refusal, open_paths=("/healthz",), hosts=hosts)
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncGenerator[None]:
@@ -98,8 +102,9 @@ class App:
 
         async def ask(upstream: Upstream) -> None:
             with anyio.move_on_after(self._limits.upstream_models), suppress(Broken):
-                async with self._line(upstream, request).relay("GET", "/models") as response:
-                    listed = as_list(parsed(await whole(response)).get("data"))
+                line = self._line(upstream, request)
+                async with line.relay("GET", "/models") as response:
+                    listed = as_list(parsed(await line.whole(response)).get("data"))
                 models = [as_object(model) for model in listed]
                 told[upstream.id] = [m for m in models if upstream.serves(str(m.get("id")))]
 
@@ -213,6 +218,9 @@ class App:
         body = _object(content)
         if body is None:
             return refusal(400, "The body must be a JSON object.", "invalid_body")
+        most = self._limits.request_items
+        if len(turns_of(body)) > most:
+            return refusal(413, f"A request has at most {most:,} messages or items.", "too_many")
         upstream = self._upstreams.of(str(body.get("model") or ""))
         if upstream is None:
             return _no_upstream(str(body.get("model")))
@@ -256,6 +264,7 @@ class App:
                 found = await self._search.search(**asked, progress=lambda _: None)
             except Exception as error:  # noqa: BLE001 - the model is told, whatever it is
                 return failure_result(error)
+            found = as_object(clean(found, self._secrets))
             hits = wishes.kept([as_object(hit) for hit in as_list(found["hits"])])
             if not hits:
                 domains = ", ".join(wishes.domains)
@@ -265,12 +274,12 @@ class App:
         return search
 
     def _attended(self, work: Work) -> Response:
-        return Attended(work, self._limits)
+        return Attended(work, self._limits, self._secrets)
 
     def _line(self, upstream: Upstream, request: Request) -> Line:
         if self._client is None:
             raise RuntimeError("the gateway does not run")
-        return Line(upstream, self._client, request.headers.raw, request.url.query)
+        return Line(upstream, self._client, request.headers.raw, self._limits, request.url.query)
 
 
 @dataclass
@@ -291,16 +300,17 @@ class Asked:
 class Attended(Response):
     """Work that answers by itself, and ends when the client leaves."""
 
-    def __init__(self, work: Work, limits: Limits) -> None:
+    def __init__(self, work: Work, limits: Limits, secrets: Sequence[str]) -> None:
         super().__init__()
         self._work = work
         self._limits = limits
+        self._secrets = secrets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with anyio.create_task_group() as tasks:
 
             async def work() -> None:
-                await _answered(self._work, Outlet(send, self._limits))
+                await _answered(self._work, Outlet(send, self._limits, self._secrets))
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(work)
@@ -315,10 +325,10 @@ async def _answered(work: Work, outlet: Outlet) -> None:
         await work(outlet)
     except Refused as error:
         if not outlet.started:
-            await outlet.answer(error.status, error.headers, error.body)
+            await outlet.refuse(error)
     except Exception as error:  # noqa: BLE001 - no stack trace to anybody
         if not outlet.started:
-            await outlet.answer_json(502, [], {"error": said(error)})
+            await outlet.answer_json(502, [], {"error": outlet.said(error)})
 
 
 async def _passed(
@@ -334,13 +344,33 @@ async def _passed(
     wanted = line.header(b"accept-encoding") if as_it_is else None
     encodings = (b"accept-encoding", wanted or b"identity")
     async with line.relay(method, path, content, encodings) as response:
-        if response.status_code in (404, 405, 501) and not as_it_is:
-            raise await refused(response)
+        if response.status_code >= 400:  # as a whole: it may repeat our key
+            raise await line.refused(response)
         await outlet.start(response.status_code, headers_of(response))
-        async for chunk in response.aiter_raw():
-            await outlet.write(chunk)
+        await _pass_body(response, line, outlet)
     await outlet.end()
     return response.status_code
+
+
+async def _pass_body(response: httpx2.Response, line: Line, outlet: Outlet) -> None:
+    """All of it, if it has an end; a client of events is told why it has none."""
+    size = 0
+    error: Broken | None = None
+    with anyio.move_on_after(line.limits.upstream_round):
+        async for chunk in response.aiter_raw():
+            size += len(chunk)
+            if size > line.limits.upstream_bytes:
+                error = Broken("The upstream's answer is too large.")
+                break
+            await outlet.write(chunk)
+        else:
+            return
+    error = error or Broken("The upstream did not come to an end.")
+    events = response.headers.get("content-type", "").startswith("text/event-stream")
+    if events and "content-encoding" not in response.headers:
+        await outlet.write(b"\n\n")  # it may have stopped in the middle of a line
+        await outlet.tell({"error": error.error})
+    raise error
 
 
 def _object(content: bytes) -> Object | None:

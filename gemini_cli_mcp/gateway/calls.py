@@ -5,30 +5,50 @@ GLM gives a call another id in every delta, Ollama the whole call at once, some 
 """
 
 import json
-from dataclasses import dataclass, field
 from secrets import token_hex
 
+from gemini_cli_mcp.gateway.line import Broken
 from gemini_cli_mcp.models import Object, as_list, as_object
 
 NAME = "web_search"
 """The function that is ours."""
+LONGEST_NAME = 256
+"""Characters of a tool's name; the API takes 64."""
 
 
-@dataclass
 class Call:
     """One call, as far as it has come."""
 
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
-    kind: str = "function"
-    """Or `custom`, whose arguments are any text."""
-    extra: Object = field(default_factory=dict[str, object])
-    """What else the upstream said of it, and may want to hear again."""
-    shown: int | None = None
-    """Its number among those that the client has seen the beginning of."""
-    hides: bool = True
-    """Whether the request had our tool: else a call of that name is the client's."""
+    def __init__(
+        self, call_id: str = "", name: str = "", arguments: str = "", *, hides: bool = True
+    ) -> None:
+        """With `hides` the request had our tool: else a call of that name is the client's."""
+        self.id = call_id
+        self.name = name
+        self.kind = "function"
+        """Or `custom`, whose arguments are any text."""
+        self.extra: Object = {}
+        """What else the upstream said of it, and may want to hear again."""
+        self.shown: int | None = None
+        """Its number among those that the client has seen the beginning of."""
+        self.hides = hides
+        self._pieces = [arguments] if arguments else []
+
+    @property
+    def arguments(self) -> str:
+        """All that has come of them."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    def add(self, piece: str) -> None:
+        """More of its arguments."""
+        if piece:
+            self._pieces.append(piece)
+
+    @property
+    def has_arguments(self) -> bool:
+        return bool(self._pieces)
 
     @property
     def is_ours(self) -> bool:
@@ -60,11 +80,13 @@ class Call:
 class Calls:
     """The calls of one turn."""
 
-    def __init__(self, *, hides: bool = True) -> None:
+    def __init__(self, most: int, *, hides: bool = True) -> None:
         """With `hides`, those of our name are ours, and not the client's to see."""
+        self._most = most
         self._hides = hides
         self._calls: list[Call] = []
         self._by_index: dict[int, Call] = {}
+        self._by_id: dict[str, Call] = {}
         self._shown = 0
 
     def take(self, deltas: object) -> list[Object]:
@@ -88,9 +110,11 @@ class Calls:
     @property
     def all(self) -> list[Call]:
         """All of them, in order, each with an id of its own."""
-        for place, call in enumerate(self._calls):
-            if not call.id or call.id in [other.id for other in self._calls[:place]]:
+        known: set[str] = set()
+        for call in self._calls:
+            if not call.id or call.id in known:
                 call.id = f"call_{token_hex(12)}"
+            known.add(call.id)
         return self._calls
 
     def _show(self, call: Call) -> Object:
@@ -103,6 +127,8 @@ class Calls:
         index = delta.get("index")
         known = self._by_index.get(index) if isinstance(index, int) else self._unnumbered(delta)
         if known is None or _begins_another(delta, known):
+            if len(self._calls) == self._most:
+                raise Broken(f"The upstream made more than {self._most:,} tool calls.")
             known = Call(hides=self._hides)
             self._calls.append(known)
         if isinstance(index, int):
@@ -111,21 +137,23 @@ class Calls:
 
     def _unnumbered(self, delta: Object) -> Call | None:
         given = str(delta.get("id") or "")
-        for call in self._calls:
-            if given and call.id == given:
-                return call
+        if given in self._by_id:
+            return self._by_id[given]
         return None if _named(delta) or not self._calls else self._calls[-1]
 
-    @staticmethod
-    def _add(call: Call, delta: Object) -> str:
+    def _add(self, call: Call, delta: Object) -> str:
         """Take a delta of this call; the piece of arguments that it brought."""
         if "custom" in delta:
             call.kind = "custom"
         said = as_object(delta.get(call.kind))
-        call.id = call.id or str(delta.get("id") or "")
+        if not call.id and delta.get("id"):
+            call.id = str(delta["id"])
+            self._by_id.setdefault(call.id, call)
         name = str(said.get("name") or "")
-        if name != call.name and not (call.name and call.arguments):  # repeated, or in pieces
+        if name != call.name and not (call.name and call.has_arguments):  # repeated, or in pieces
             call.name += name
+            if len(call.name) > LONGEST_NAME:
+                raise Broken("The upstream named a tool that has no end.")
         for key, value in delta.items():
             if key not in ("index", "id", "type", call.kind):
                 call.extra.setdefault(key, value)
@@ -133,7 +161,7 @@ class Calls:
         if arguments is None:
             return ""
         piece = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        call.arguments += piece
+        call.add(piece)
         return piece
 
 
@@ -145,14 +173,14 @@ def _begins_another(delta: Object, call: Call) -> bool:
     """Whether an upstream gave the number of one call to the next."""
     given = str(delta.get("id") or "")
     renamed = _named(delta) and given and given != call.id
-    return bool(renamed and call.arguments and call.is_whole)
+    return bool(renamed and call.has_arguments and call.is_whole)
 
 
 def _is_theirs(call: Call) -> bool:
     """Whether it is clear that a call is the client's, though its name may still grow."""
     if not call.hides or call.kind == "custom" or not NAME.startswith(call.name):
         return True
-    return bool(call.name and call.arguments) and not call.is_ours
+    return bool(call.name and call.has_arguments) and not call.is_ours
 
 
 def search_arguments(call: Call) -> Object | None:

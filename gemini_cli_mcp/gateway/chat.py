@@ -41,7 +41,8 @@ class Chat:
         self._answer: Object = {}
         """The last whole answer of the upstream."""
         self._begun = False
-        self._text = ""
+        self._texts: list[str] = []
+        """Pieces of what the client has been told."""
         self._gap = ""
 
     async def answer(self, outlet: Outlet) -> None:
@@ -54,9 +55,9 @@ class Chat:
     async def _at_once(self, outlet: Outlet) -> None:
         last = await self._run()
         message = dict(last.message)
-        self._text += self._instead(last)
-        if self._text:
-            message["content"] = self._text
+        self._say_text(self._instead(last))
+        if self._texts:
+            message["content"] = "".join(self._texts)
         if last.ours:
             message.pop("tool_calls", None)
         if last.ours and last.theirs:
@@ -73,7 +74,7 @@ class Chat:
         self._outlet = outlet
         last = await self._run()
         if instead := self._instead(last):
-            self._text += instead
+            self._say_text(instead)
             await self._say({"content": instead})
         if cited := self._annotations():
             await self._say({"annotations": cited})
@@ -117,14 +118,18 @@ class Chat:
         return self._gap + self._found.as_answer()
 
     def _annotations(self) -> list[Object]:
-        cited = citations(self._text, self._found.hits)
+        cited = citations("".join(self._texts), self._found.hits)
         return [{"type": "url_citation", "url_citation": citation} for citation in cited]
+
+    def _say_text(self, text: str) -> None:
+        if text:
+            self._texts.append(text)
 
     # What is heard
 
     async def begins(self, headers: Headers) -> None:
         self._headers = headers
-        self._gap = GAP if self._text and not self._text.endswith("\n") else ""
+        self._gap = GAP if self._texts and not self._texts[-1].endswith("\n") else ""
         if self._outlet:
             await self._outlet.open(headers)
 
@@ -137,7 +142,7 @@ class Chat:
         text = delta.get("content")
         if text and isinstance(text, str):
             delta = {**delta, "content": f"{self._gap}{text}"}
-            self._text += delta["content"]
+            self._say_text(delta["content"])
             self._gap = ""
         said = {name: value for name, value in delta.items() if name != "role"}
         rest = {name: value for name, value in chunk.items() if name not in _TAKEN}

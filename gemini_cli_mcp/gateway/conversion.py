@@ -76,21 +76,26 @@ def _messages(request: Object) -> list[Object]:
         return [*messages, {"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
         raise Unsupported("`input` must be a text or a list of items", "input")
+    texts: dict[int, list[str]] = {}
+    """What an assistant said after its calls, by the place of the message with the calls."""
     for place, item in enumerate(map(as_object, as_list(request["input"]))):
         if not item:
             raise Unsupported("An item must be an object", f"input[{place}]")
-        _add(messages, item, f"input[{place}]")
+        _add(messages, texts, item, f"input[{place}]")
+    for place, more in texts.items():
+        messages[place]["content"] = "\n\n".join(filter(None, [messages[place]["content"], *more]))
     return messages
 
 
-def _add(messages: list[Object], item: Object, place: str) -> None:
+def _add(messages: list[Object], texts: dict[int, list[str]], item: Object, place: str) -> None:
+    """Add an item to the messages, or its text to those that belong to one of them."""
     kind = item.get("type") or "message"
     if kind == "message":
         role = _ROLES.get(str(item.get("role")), "user")
         text = _text(item.get("content"), f"{place}.content")
         last = messages[-1] if messages else {}
         if role == "assistant" and last.get("tool_calls"):  # its results are still to come
-            last["content"] = "\n\n".join(filter(None, [last["content"], text]))
+            texts.setdefault(len(messages) - 1, []).append(text)
         else:
             messages.append({"role": role, "content": text})
     elif kind == "function_call":
@@ -164,6 +169,8 @@ class Converted:
         """Of the message that refuses."""
         self._calls: dict[int, int] = {}
         """The places of the client's calls in this round, by their numbers."""
+        self._pieces: dict[int, list[str]] = {}
+        """What items that grow have got so far, by their places."""
 
     async def begins(self, headers: Headers) -> None:
         self.headers = headers
@@ -208,12 +215,10 @@ class Converted:
             await self._finish()
             place = await (self._open_message() if kind == "message" else self._open_reasoning())
             self._place = place
-        item = self._splice.output[place]
+        self._pieces.setdefault(place, []).append(text)
         if kind == "message":
-            item["content"][0]["text"] += text
             await self._tell("output_text.delta", place, content_index=0, delta=text, logprobs=[])
         else:
-            item["summary"][0]["text"] += text
             await self._tell("reasoning_summary_text.delta", place, summary_index=0, delta=text)
 
     async def _open_message(self) -> int:
@@ -244,14 +249,14 @@ class Converted:
             part = {"type": "refusal", "refusal": ""}
             await self._tell("content_part.added", place, content_index=0, part=part)
             self._splice.output[place] = {**item, "status": "in_progress", "content": [part]}
-        part = self._splice.output[place]["content"][0]
-        self._splice.output[place]["content"] = [{**part, "refusal": part["refusal"] + text}]
+        self._pieces.setdefault(place, []).append(text)
         await self._tell("refusal.delta", place, content_index=0, delta=text)
 
     async def _finish_refusal(self) -> None:
         place, self._refusal = self._refusal, None
         if place is None:
             return
+        self._join(place)
         item = self._splice.output[place]
         part = item["content"][0]
         await self._tell("refusal.done", place, content_index=0, refusal=part["refusal"])
@@ -274,9 +279,8 @@ class Converted:
             }
             self._calls[number] = await self._splice.open(item)
         place = self._calls[number]
-        item = self._splice.output[place]
         if piece := str(function.get("arguments") or ""):
-            self._splice.output[place] = {**item, "arguments": item["arguments"] + piece}
+            self._pieces.setdefault(place, []).append(piece)
             await self._tell("function_call_arguments.delta", place, delta=piece)
 
     async def _finish(self) -> None:
@@ -284,6 +288,7 @@ class Converted:
         if self._place is None:
             return
         place, self._place = self._place, None
+        self._join(place)
         item: Object = {**self._splice.output[place], "status": "completed"}
         if item["type"] == "message":
             where = {"item_id": item["id"], "output_index": place, "content_index": 0}
@@ -296,11 +301,27 @@ class Converted:
             await self._tell("reasoning_summary_part.done", place, summary_index=0, part=part)
         await self._splice.close(place, item)
 
+    def join_all(self) -> None:
+        """Let the items that grow have all that has come of them, because no more will."""
+        for place in list(self._pieces):
+            self._join(place)
+
+    def _join(self, place: int) -> None:
+        item, text = self._splice.output[place], "".join(self._pieces.pop(place, []))
+        if item["type"] == "function_call":
+            self._splice.output[place] = {**item, "arguments": item["arguments"] + text}
+        else:
+            field = "content" if item["type"] == "message" else "summary"
+            part = item[field][0]
+            name = "refusal" if part["type"] == "refusal" else "text"
+            self._splice.output[place] = {**item, field: [{**part, name: part[name] + text}]}
+
     async def _finish_round(self) -> None:
         """Close all that is open."""
         await self._finish()
         await self._finish_refusal()
         for place in self._calls.values():
+            self._join(place)
             item = self._splice.output[place]
             arguments = item["arguments"] or "{}"
             await self._tell("function_call_arguments.done", place, arguments=arguments)

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
+import anyio
 import httpx2
 
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, as_object
 from gemini_cli_mcp.upstreams import Upstream
 
 TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
 """Seconds without a byte; models that think, or are loaded first, take minutes."""
-LARGEST = 64 << 20
-"""Bytes of one answer that is read as a whole."""
 HOP_BY_HOP = {
     "connection",
     "keep-alive",
@@ -114,6 +114,7 @@ class Line:
     upstream: Upstream
     client: httpx2.AsyncClient
     headers: Headers
+    limits: Limits
     query: str = ""
 
     def header(self, name: bytes) -> bytes | None:
@@ -126,10 +127,16 @@ class Line:
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         # Each round is another request.
         own = replace(self, headers=[h for h in self.headers if h[0] != b"idempotency-key"])
-        async with own.relay("POST", path, content) as response:
-            if response.status_code != 200:
-                raise await refused(response)
-            yield response
+        seconds = self.limits.upstream_round
+        try:
+            with anyio.fail_after(seconds):
+                async with own.relay("POST", path, content) as response:
+                    if response.status_code != 200:
+                        raise await self.refused(response)
+                    yield response
+        except TimeoutError:
+            message = f"The upstream {self.upstream.id!r} did not come to an end in {seconds:g} s."
+            raise Broken(message) from None
 
     @asynccontextmanager
     async def relay(
@@ -165,22 +172,20 @@ class Line:
             sent.append((b"authorization", f"Bearer {self.upstream.key}".encode()))
         return sent
 
+    async def refused(self, response: httpx2.Response) -> Refused:
+        """The whole of an answer, for the client."""
+        kind = response.headers.get("content-type", "application/json")
+        headers = [*beside(response), (b"content-type", kind.encode("utf-8", "replace"))]
+        return Refused(response.status_code, headers, await self.whole(response))
 
-async def refused(response: httpx2.Response) -> Refused:
-    """The whole of an answer, for the client."""
-    kind = response.headers.get("content-type", "application/json")
-    headers = [*beside(response), (b"content-type", kind.encode("utf-8", "replace"))]
-    return Refused(response.status_code, headers, await whole(response))
-
-
-async def whole(response: httpx2.Response) -> bytes:
-    """All of a response, which must have an end."""
-    taken = bytearray()
-    async for chunk in response.aiter_bytes():
-        taken += chunk
-        if len(taken) > LARGEST:
-            raise Broken("The upstream's answer is too large.")
-    return bytes(taken)
+    async def whole(self, response: httpx2.Response) -> bytes:
+        """All of a response, which must have an end."""
+        taken = bytearray()
+        async for chunk in response.aiter_bytes():
+            taken += chunk
+            if len(taken) > self.limits.upstream_bytes:
+                raise Broken("The upstream's answer is too large.")
+        return bytes(taken)
 
 
 def beside(response: httpx2.Response) -> Headers:

@@ -8,13 +8,14 @@ import httpx2
 from gemini_cli_mcp.engines import Engines
 from gemini_cli_mcp.gateway.calls import NAME, Call
 from gemini_cli_mcp.gateway.injection import is_hosted, with_search
-from gemini_cli_mcp.gateway.line import Broken, Headers, Line, beside, error_of, refused, whole
+from gemini_cli_mcp.gateway.line import Broken, Headers, Line, beside, error_of
 from gemini_cli_mcp.gateway.outlet import Outlet
 from gemini_cli_mcp.gateway.parked import Ending, as_output
 from gemini_cli_mcp.gateway.rounds import added_up, parsed
 from gemini_cli_mcp.gateway.searches import ENOUGH, Searches
 from gemini_cli_mcp.gateway.splice import Splice, annotated
 from gemini_cli_mcp.gateway.sse import DONE, events
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, as_count, as_list, as_object
 
 PATH = "/responses"
@@ -54,7 +55,8 @@ class Native:
         turns: list[Object] = []
         while True:
             engines = self._engines if self._found.may_go_on else None
-            last = _Round(self._splice, self._found, visible=engines is not None)
+            most = self._line.limits.upstream_calls
+            last = _Round(self._splice, self._found, most, visible=engines is not None)
             # A conversation holds all of it already.
             stored = self._request.get("conversation") is not None and turns
             request: Object = {**self._request, "input": []} if stored else self._request
@@ -78,12 +80,12 @@ class Native:
     async def _ask(self, asked: "_Round", body: Object) -> None:
         async with self._line.ask(PATH, body) as response:
             if not self._request.get("stream"):
-                answer = parsed(await whole(response))
+                answer = parsed(await self._line.whole(response))
                 self.headers = beside(response)
                 await asked.take_whole(answer, self._own(answer))
                 return
             if response.headers.get("content-type", "").lower().startswith("application/json"):
-                error = await refused(response)  # some do not stream, or fail so
+                error = await self._line.refused(response)  # some do not stream, or fail so
                 answer = parsed(error.body)
                 if "output" not in answer:
                     raise error
@@ -93,7 +95,7 @@ class Native:
                 return
             if self._outlet:
                 await self._outlet.open(beside(response))
-            async for event in _events(response):
+            async for event in _events(response, self._line.limits):
                 told = as_object(event.get("response"))
                 await asked.take(event, self._own(told))
             if not asked.response:
@@ -140,7 +142,9 @@ class Native:
 class _Round:
     """One round: what the client sees of it, and what it does not."""
 
-    def __init__(self, splice: Splice, searches: Searches, *, visible: bool) -> None:
+    def __init__(self, splice: Splice, searches: Searches, most: int, *, visible: bool) -> None:
+        """An upstream that makes more than `most` items is not one."""
+        self._most = most
         self.response: Object = {}
         """The upstream's own, at its end."""
         self.items: list[Object] = []
@@ -180,7 +184,7 @@ class _Round:
         if _is_ours(item):
             await self._call(item)
         else:
-            self.items.append(item)
+            self._add(item)
             await self._splice.whole(item, self._found.hits)
 
     async def take(self, event: Object, own: Object) -> None:
@@ -204,9 +208,9 @@ class _Round:
         self.status = kind.removeprefix("response.")
         if self.status == "failed":
             return
-        told = [item.get("id") for item in self.items]
+        told = {str(item.get("id")) for item in self.items}
         for item in map(as_object, as_list(response.get("output"))):
-            if item.get("id") not in told:  # some tell no more than the end
+            if str(item.get("id")) not in told:  # some tell no more than the end
                 await self._take_whole_item(item)
 
     async def _take_item(self, kind: str, event: Object) -> None:
@@ -219,7 +223,7 @@ class _Round:
         elif _is_ours(item):
             await self._call(item)
         else:
-            self.items.append(item)
+            self._add(item)
             if index not in self._places:
                 self._places[index] = await self._splice.open(item)
             await self._splice.close(self._places[index], self._cited(item))
@@ -227,9 +231,14 @@ class _Round:
     async def _call(self, item: Object) -> None:
         call = Call(str(item.get("call_id")), NAME, str(item.get("arguments") or ""))
         self.calls.append(call)
-        self.items.append(item)
+        self._add(item)
         if self._visible:
             await self._splice.searches([call])
+
+    def _add(self, item: Object) -> None:
+        if len(self.items) == self._most:
+            raise Broken(f"The upstream sent more than {self._most:,} items.")
+        self.items.append(item)
 
     async def _pass(self, kind: str, event: Object) -> None:
         fields = {name: event[name] for name in event if name not in ("type", "sequence_number")}
@@ -288,8 +297,8 @@ def _error_of(event: Object) -> Object:
     }
 
 
-async def _events(response: httpx2.Response) -> AsyncIterator[Object]:
-    async for data in events(response.aiter_bytes()):
+async def _events(response: httpx2.Response, limits: Limits) -> AsyncIterator[Object]:
+    async for data in events(response.aiter_bytes(), limits):
         if data == DONE:
             return
         yield parsed(data)

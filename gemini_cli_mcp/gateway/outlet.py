@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 from starlette.types import Message, Send
@@ -10,7 +10,8 @@ from starlette.types import Message, Send
 from gemini_cli_mcp.gateway.line import Broken, Headers, Refused, failed
 from gemini_cli_mcp.gateway.sse import KEEP_ALIVE, event
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import Object
+from gemini_cli_mcp.models import Object, as_object
+from gemini_cli_mcp.redaction import clean, redact_known
 
 EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -22,9 +23,11 @@ EVENTS = [
 class Outlet:
     """One response as it is sent. A client sees it whole, or sees that it is not."""
 
-    def __init__(self, send: Send, limits: Limits) -> None:
+    def __init__(self, send: Send, limits: Limits, secrets: Sequence[str] = ()) -> None:
         self._send = send
         self._limits = limits
+        self._secrets = secrets
+        """What no error may tell: upstreams repeat the keys that they refuse."""
         self._last = 0.0
         self._ended = False
         self.started = False
@@ -85,8 +88,19 @@ class Outlet:
         if failure and not self.started:
             raise failure
         if failure:
-            await fail(said(failure))
+            await fail(self.said(failure))
             await self.end()
+
+    async def refuse(self, error: Refused) -> None:
+        """Pass on what an upstream answered instead."""
+        body = redact_known(error.body.decode("utf-8", "surrogateescape"), self._secrets)
+        await self.answer(error.status, error.headers, body.encode("utf-8", "surrogateescape"))
+
+    def said(self, error: Exception) -> Object:
+        """The error object for a failure; one that nobody foresaw tells no more than its type."""
+        if isinstance(error, Refused | Broken):
+            return as_object(clean(error.error, self._secrets))
+        return failed(f"It failed unexpectedly ({type(error).__name__}).")
 
     async def _stay_alive(self) -> None:
         """Begin if nothing else did, and fill silences, until cancelled."""
@@ -102,10 +116,3 @@ class Outlet:
     async def _pass(self, message: Message) -> None:
         self._last = time.monotonic()
         await self._send(message)
-
-
-def said(error: Exception) -> Object:
-    """The error object for a failure; one that nobody foresaw tells no more than its type."""
-    if isinstance(error, Refused | Broken):
-        return error.error
-    return failed(f"It failed unexpectedly ({type(error).__name__}).")

@@ -53,25 +53,45 @@ class ParkedTurns:
         self, owner: str, before: Sequence[object], ids: Sequence[str], turns: list[Object]
     ) -> None:
         """Until the client sends the results of these calls."""
-        self._turns.put(owner, _name(before, ids), turns)
+        place = _Place()
+        for message in before:
+            place.pass_by(message)
+        self._turns.put(owner, place.name(ids), turns)
 
     def completed(self, owner: str, messages: list[object]) -> list[object]:
         """The messages with our half of every such turn back in its place."""
         done: list[object] = []
-        for place, message in enumerate(messages):
+        place = _Place()
+        for message in messages:
             calls = as_list(as_object(message).get("tool_calls"))
             ids = [str(as_object(call).get("id")) for call in calls]
-            turns = self._turns.get(owner, _name(messages[:place], ids)) if ids else None
+            turns = self._turns.get(owner, place.name(ids)) if ids else None
             done += turns or [message]
+            place.pass_by(message)
         return done
 
 
-def _name(before: Sequence[object], ids: Sequence[str]) -> str:
-    # Ids alone are not enough: some upstreams count their calls from 0 in every answer.
-    since = [as_object(message).get("role") != "user" for message in reversed(before)]
-    turn = since.index(False) if False in since else len(since)
-    parts = [latest_user_text(before), str(turn), *sorted(ids)]
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
+class _Place:
+    """A place in a chat: what the user said last, and how many messages ago."""
+
+    def __init__(self) -> None:
+        self._said = hashlib.sha256()
+        self._since = 0
+
+    def pass_by(self, message: object) -> None:
+        """Go behind the next message."""
+        self._since += 1
+        if as_object(message).get("role") == "user":
+            text = latest_user_text([message])
+            self._said, self._since = hashlib.sha256(text.encode("utf-8", "replace")), 0
+
+    def name(self, ids: Sequence[str]) -> str:
+        """The name of a turn that stands here and makes these calls."""
+        # Ids alone are not enough: some upstreams count their calls from 0 in every answer.
+        parts = ["", str(self._since), *sorted(ids)]
+        name = self._said.copy()
+        name.update("\0".join(parts).encode("utf-8", "replace"))
+        return name.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -112,7 +132,7 @@ class ParkedResponses:
         items = as_list(given)
         done: list[object] = []
         for place, item in enumerate(items):
-            done += self._as_calls(owner, as_object(item), items[place:])
+            done += self._as_calls(owner, item, items[place : place + MOST_AROUND])
         ending = self._ending(owner, request)
         if ending is None:
             return ({**request, "input": done} if done != items else request), False
@@ -131,13 +151,14 @@ class ParkedResponses:
             self._endings.drop(owner, conversation)  # from now on it has them
         return ending
 
-    def _as_calls(self, owner: str, item: Object, rest: Sequence[object]) -> list[object]:
+    def _as_calls(self, owner: str, given: object, around: Sequence[object]) -> list[object]:
         """An item as it is; a search of ours as a call and its result, or as nothing."""
+        item = as_object(given)
         item_id = str(item.get("id") or "")
         if item.get("type") != "web_search_call" or (item_id and not item_id.startswith(OURS)):
-            return [rest[0]]
+            return [given]
         query = as_object(item.get("action")).get("query")
-        following = [str(as_object(other).get("call_id")) for other in rest[:MOST_AROUND]]
+        following = [str(as_object(other).get("call_id")) for other in around]
         names = [item_id, *(f"{query}\0{call_id}" for call_id in following)]
         found = (self._searches.get(owner, name) for name in names)
         search = next((each for each in found if each), None)

@@ -61,7 +61,11 @@ class Responses:
         chat = as_chat(self.request)
         listener = Converted(self._splice, self._searches, self._heard(outlet))
         rounds = Rounds(self.line, chat, self.engines, self._searches, listener)
-        last = await rounds.run()
+        try:
+            last = await rounds.run()
+        except Exception:
+            listener.join_all()
+            raise
         response = await listener.end(last, rounds.usage)
         theirs = [call.id for call in last.theirs]
         await self._done(outlet, response, listener.headers, theirs)

@@ -10,9 +10,10 @@ import httpx2
 from gemini_cli_mcp.engines import Engines
 from gemini_cli_mcp.gateway.calls import Call, Calls
 from gemini_cli_mcp.gateway.injection import with_search
-from gemini_cli_mcp.gateway.line import Broken, Headers, Line, beside, error_of, refused, whole
+from gemini_cli_mcp.gateway.line import Broken, Headers, Line, beside, error_of
 from gemini_cli_mcp.gateway.searches import Searches, bounded
 from gemini_cli_mcp.gateway.sse import DONE, events
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, as_list, as_object
 
 PATH = "/chat/completions"
@@ -102,14 +103,15 @@ class Rounds:
 
     async def _at_once(self, body: Object) -> Round:
         async with self._line.ask(PATH, body) as response:
-            answer = _completion(await whole(response))
+            answer = _completion(await self._line.whole(response))
             await self._listener.begins(beside(response))
         return await self._whole(answer)
 
     async def _whole(self, answer: Object) -> Round:
         self.usage = added_up(self.usage, as_object(answer.get("usage")))
         message = as_object(choice_of(answer).get("message"))
-        calls = Calls(hides=self._engines is not None)
+        most = self._line.limits.upstream_calls
+        calls = Calls(most, hides=self._engines is not None)
         delta = {name: value for name, value in message.items() if name != "tool_calls"}
         shown = calls.take(message.get("tool_calls")) + calls.rest()
         choice = {name: value for name, value in choice_of(answer).items() if name != "message"}
@@ -118,11 +120,11 @@ class Rounds:
         return Round(message, calls.all, choice_of(answer).get("finish_reason"))
 
     async def _stream(self, body: Object) -> Round:
-        stream = _Stream(hides=self._engines is not None)
+        stream = _Stream(self._line.limits, hides=self._engines is not None)
         async with self._line.ask(PATH, body) as response:
             kind = response.headers.get("content-type", "").lower()
             if kind.startswith("application/json"):  # some do not stream, or fail so
-                error = await refused(response)
+                error = await self._line.refused(response)
                 if not choice_of(parsed(error.body)):
                     raise error
                 await self._listener.begins(beside(response))
@@ -139,16 +141,19 @@ class Rounds:
 class _Stream:
     """One round as a stream."""
 
-    def __init__(self, *, hides: bool) -> None:
-        self.calls = Calls(hides=hides)
+    def __init__(self, limits: Limits, *, hides: bool) -> None:
+        self.calls = Calls(limits.upstream_calls, hides=hides)
         self.usage: Object = {}
-        self._message = Round().message
+        self._limits = limits
+        self._texts: dict[str, list[str]] = {}
+        """Pieces of what the message says, by field."""
+        self._lists: dict[str, list[object]] = {}
         self._reason: str | None = None
         self._done = False
 
     async def chunks(self, response: httpx2.Response) -> AsyncIterator[Object]:
         """All chunks up to the end; Broken if there is none."""
-        async for data in events(response.aiter_bytes()):
+        async for data in events(response.aiter_bytes(), self._limits):
             if data == DONE:
                 self._done = True
                 break
@@ -168,17 +173,18 @@ class _Stream:
         self._reason = choice.get("finish_reason") or self._reason
         shown = {name: value for name, value in delta.items() if name != "tool_calls"}
         for name, value in shown.items():
-            before = self._message.get(name)
             if isinstance(value, str) and name != "role":
-                self._message[name] = str(before or "") + value
+                self._texts.setdefault(name, []).append(value)
             elif isinstance(value, list):  # parts of reasoning that some want to hear again
-                self._message[name] = [*as_list(before), *as_list(delta[name])]
+                self._lists.setdefault(name, []).extend(as_list(delta[name]))
         if calls := self.calls.take(delta.get("tool_calls")):
             shown["tool_calls"] = calls
         return shown
 
     def round(self) -> Round:
-        return Round(self._message, self.calls.all, self._reason)
+        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        message = {**Round().message, **self._lists, **texts}
+        return Round(message, self.calls.all, self._reason)
 
 
 def added_up(total: Object, usage: Object) -> Object:

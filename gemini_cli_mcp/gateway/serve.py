@@ -2,13 +2,13 @@
 
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import anyio
 import anyio.to_thread
 
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.door import checked_host, tokens_of
+from gemini_cli_mcp.door import checked_host, checked_names, tokens_of
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.gateway.app import App
 from gemini_cli_mcp.hosting import address_of, listen, serve
@@ -20,10 +20,13 @@ from gemini_cli_mcp.workspace import Workspace
 logger = logging.getLogger(__name__)
 
 
-async def serve_gateway(config: Config, environ: Mapping[str, str], host: str, port: int) -> None:
+async def serve_gateway(
+    config: Config, environ: Mapping[str, str], host: str, port: int, hosts: Sequence[str]
+) -> None:
     """Serve until SIGTERM or SIGINT. ConfigError if it cannot begin."""
     tokens = tokens_of(environ)
     checked_host(host, tokens)
+    checked_names(hosts, tokens)
     known = upstreams(config.engines.gateway, config.upstream_url, environ)
     if tokens and any(upstream.pass_authorization for upstream in known.all):
         raise ConfigError(
@@ -35,7 +38,7 @@ async def serve_gateway(config: Config, environ: Mapping[str, str], host: str, p
     providers = Providers(config, workspace, environ)
     search = WebSearch(config, providers, environ, warm=config.warm > 0)
     limits = config.limits
-    app = App(known, config.engines, search, limits, tokens)
+    app = App(known, config.engines, search, limits, tokens, hosts, config.secrets)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, workspace.sweep)

@@ -2,16 +2,41 @@
 
 from collections.abc import AsyncIterable, AsyncIterator
 
+import anyio.lowlevel
+
 from gemini_cli_mcp.gateway.line import Broken
+from gemini_cli_mcp.limits import Limits
 
 LONGEST = 16 << 20
 """Bytes of one event; an upstream that sends more is not one."""
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = "[DONE]"
+PAUSE = 100
+"""Events after which others get a turn: a fast upstream must not stop the whole gateway."""
 
 
-async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
+async def events(chunks: AsyncIterable[bytes], limits: Limits) -> AsyncIterator[str]:
     """The `data` of each event. Comments, names and ids are nobody's business here."""
+    count = 0
+    async for data in _events(_bounded(chunks, limits.upstream_bytes)):
+        count += 1
+        if count > limits.upstream_events:
+            raise Broken(f"The upstream sent more than {limits.upstream_events:,} events.")
+        if count % PAUSE == 0:
+            await anyio.lowlevel.checkpoint()
+        yield data
+
+
+async def _bounded(chunks: AsyncIterable[bytes], most: int) -> AsyncIterator[bytes]:
+    size = 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > most:
+            raise Broken(f"The upstream sent more than {most >> 20} MiB.")
+        yield chunk
+
+
+async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
     pieces: list[bytes] = []
     data: list[str] = []
     size = 0

@@ -1,13 +1,19 @@
 """How many runs there may be at once, and who is next.
 
-A run takes a place: a seat in a warm process where there is one, else one of the few places for
-single runs. Without either it waits its turn. Calls beyond the queue are refused at once; one
-that was let in is not refused later, when it corrects an answer or verifies a round.
+A run takes a place: one of the few for processes of their own, else a seat in a warm process
+(which tells less, and later, of what a run saw). Without either it waits its turn. Calls beyond
+the queue are refused at once; one that was let in is not refused later, when it corrects an answer
+or verifies a round.
+
+Owners share what there is. A place goes to the owner who has the fewest runs, of equals to the one
+who has not had one for longest, so an owner can have all places only while nobody else waits. In a
+full queue an owner who has more calls in it gives way to one who has fewer.
 """
 
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,6 +21,7 @@ from typing import Protocol
 
 from gemini_cli_mcp.errors import Busy
 from gemini_cli_mcp.models import Progress
+from gemini_cli_mcp.owners import OWNER
 from gemini_cli_mcp.providers.gemini_run import Finished
 
 USUAL_RUN = 20.0
@@ -49,6 +56,7 @@ Find = Callable[[], Seat | None]
 class _Waiter:
     find: Find | None
     let_in: bool
+    owner: str
     turn: "asyncio.Future[Seat | _Single]"
 
 
@@ -59,13 +67,17 @@ class Places:
         self._free = singles
         self._queue = queue
         self._waiting: list[_Waiter] = []
-        self._running = 0
+        self._running: Counter[str] = Counter()
+        """How many runs each owner has."""
+        self._last_given: dict[str, int] = {}
+        """The number of the place that each owner got last."""
+        self._given = 0
         self._usual = USUAL_RUN
 
     @property
     def running(self) -> int:
         """How many runs there are."""
-        return self._running
+        return self._running.total()
 
     @property
     def waiting(self) -> int:
@@ -77,55 +89,79 @@ class Places:
         self, progress: Progress, find: Find | None = None
     ) -> AsyncGenerator[Seat | None]:
         """A place for one run: a seat, or None for a process of its own."""
-        place = await self._taken(progress, find)
+        owner = OWNER.get()
+        place = await self._taken(progress, find, owner)
         begin = time.monotonic()
-        self._running += 1
         try:
             yield None if isinstance(place, _Single) else place
         finally:
-            self._running -= 1
             self._usual += (time.monotonic() - begin - self._usual) / 8
-            self._given_back(place)
+            self._given_back(place, owner)
 
     def serve(self) -> None:
-        """Give the places that are free to those who wait, first come first served."""
+        """Give the places that are free to those who wait."""
         seats = True
-        for waiter in self._really_waiting():
-            seat = waiter.find() if seats and waiter.find else None
-            seats = seats and bool(seat or not waiter.find)
-            if place := seat or self._single():
-                self._waiting.remove(waiter)
-                waiter.turn.set_result(place)
-            elif not seats:
+        while order := self._in_order():
+            for waiter in order:
+                place = self._now(waiter.find if seats else None)
+                seats = seats and bool(place or not waiter.find)
+                if place:
+                    self._waiting.remove(waiter)
+                    self._count(waiter.owner)
+                    waiter.turn.set_result(place)
+                    break  # which may change who is next
+            else:
                 return
 
-    async def _taken(self, progress: Progress, find: Find | None) -> "Seat | _Single":
-        # Who waits for a process of his own does not stand before a free seat.
-        place = (find and find()) or (None if self._really_waiting() else self._single())
-        if not place:
-            self._check_queue()
-            place = await self._waited(progress, find)
+    async def _taken(self, progress: Progress, find: Find | None, owner: str) -> "Seat | _Single":
+        # Who waits comes before us for a process of its own, but does not stand before a seat.
+        place = (find and find()) if self._really_waiting() else self._now(find)
+        if place:
+            self._count(owner)
+        else:
+            self._check_queue(owner)
+            place = await self._waited(progress, find, owner)
         _let_in.set(True)
         return place
 
-    async def _waited(self, progress: Progress, find: Find | None) -> "Seat | _Single":
+    def _now(self, find: Find | None) -> "Seat | _Single | None":
+        """A place that is free now."""
+        return self._single() or (find() if find else None)
+
+    async def _waited(self, progress: Progress, find: Find | None, owner: str) -> "Seat | _Single":
         progress("waiting for other searches to end")
-        waiter = _Waiter(find, _let_in.get(), asyncio.get_running_loop().create_future())
-        # Work that is half done goes first: the deadline of its call is running.
-        ahead = sum(1 for other in self._waiting if other.let_in or not waiter.let_in)
-        self._waiting.insert(ahead, waiter)
+        turn: asyncio.Future[Seat | _Single] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(find, _let_in.get(), owner, turn)
+        self._waiting.append(waiter)
         try:
-            return await waiter.turn
+            return await turn
         except BaseException:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-            elif waiter.turn.done():  # its turn came at that very moment
-                self._given_back(waiter.turn.result())
+            elif turn.done() and not turn.cancelled() and not turn.exception():
+                self._given_back(turn.result(), owner)  # its turn came at that very moment
             raise
+
+    def _in_order(self) -> list[_Waiter]:
+        """Those who wait, the next one first."""
+        return sorted(
+            self._really_waiting(),
+            key=lambda waiter: (
+                self._running[waiter.owner],
+                self._last_given.get(waiter.owner, 0),
+                # Work that is half done goes first: the deadline of its call is running.
+                not waiter.let_in,
+            ),
+        )
 
     def _really_waiting(self) -> list[_Waiter]:
         """Not those who were cancelled and do not know yet."""
         return [waiter for waiter in self._waiting if not waiter.turn.done()]
+
+    def _count(self, owner: str) -> None:
+        self._given += 1
+        self._running[owner] += 1
+        self._last_given[owner] = self._given
 
     def _single(self) -> _Single | None:
         if not self._free:
@@ -133,19 +169,30 @@ class Places:
         self._free -= 1
         return _Single()
 
-    def _given_back(self, place: "Seat | _Single") -> None:
+    def _given_back(self, place: "Seat | _Single", owner: str) -> None:
+        self._running[owner] -= 1
         if isinstance(place, _Single):
             self._free += 1
         else:
             place.leave()
         self.serve()
 
-    def _check_queue(self) -> None:
-        waiting = self.waiting
-        if waiting < self._queue or _let_in.get():
+    def _check_queue(self, owner: str) -> None:
+        """Refuse a call that finds the queue full, or somebody who has more calls in it."""
+        waiting = self._really_waiting()
+        if len(waiting) < self._queue or _let_in.get():
             return
-        rounds = (waiting + 1) / max(1, self._running)
-        raise Busy(
-            f"{waiting} calls are waiting already.",
+        rounds = (len(waiting) + 1) / max(1, self.running)
+        busy = Busy(
+            f"{len(waiting)} calls are waiting already.",
             retry_after_s=round(min(max(1.0, rounds * self._usual), LONGEST_HINT)),
         )
+        each = Counter(waiter.owner for waiter in waiting)
+        last = [waiter for waiter in waiting if not waiter.let_in and each[waiter.owner] > 1]
+        most = max(
+            last, key=lambda waiter: (each[waiter.owner], waiting.index(waiter)), default=None
+        )
+        if most is None or each[most.owner] <= each[owner] + 1:
+            raise busy
+        self._waiting.remove(most)
+        most.turn.set_exception(busy)

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +24,7 @@ from gemini_cli_mcp.errors import GeminiMcpError, InvalidInput, failure_result
 from gemini_cli_mcp.jobs import Done, Job, Jobs
 from gemini_cli_mcp.models import Object, Progress, as_object
 from gemini_cli_mcp.news import News, Tell
+from gemini_cli_mcp.owners import OWNER
 from gemini_cli_mcp.redaction import clean
 from gemini_cli_mcp.server import declarations, reports
 from gemini_cli_mcp.server.calls import Calls
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OWNER: ContextVar[str] = ContextVar("OWNER", default="stdio")
-"""Whose call this is: jobs and reports are its own. By default the one client of a pipe."""
 LONGEST_WAIT = 1e6
 """Seconds; no job lives that long."""
 

@@ -19,11 +19,11 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.door import AccessLog, Door, checked_host, checked_names, tokens_of
+from gemini_cli_mcp.door import AccessLog, Door, Token, checked_host, checked_names, tokens_of
 from gemini_cli_mcp.hosting import NoBody, address_of, body_of, listen, serve
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, as_object
-from gemini_cli_mcp.server.app import OWNER, Server
+from gemini_cli_mcp.server.app import Server
 from gemini_cli_mcp.server.metrics import TYPE, Metrics
 from gemini_cli_mcp.server.sessions import Sessions
 from gemini_cli_mcp.workspace import Workspace
@@ -43,7 +43,7 @@ async def serve_http(
     """Serve until SIGTERM. ConfigError if it cannot begin."""
     tokens = tokens_of(environ)
     checked_host(host, tokens)
-    checked_names(hosts)
+    checked_names(hosts, tokens)
     listening = listen(host, port)
     server = Server(config, environ, Workspace(config.config_dir))
     http = Http(server, tokens, hosts, config.limits)
@@ -61,7 +61,7 @@ class Http:
     """Everything that comes in over HTTP."""
 
     def __init__(
-        self, server: Server, tokens: Sequence[str], hosts: Sequence[str], limits: Limits
+        self, server: Server, tokens: Sequence[Token], hosts: Sequence[str], limits: Limits
     ) -> None:
         self._server = server
         self._metrics = Metrics(server.numbers)
@@ -163,7 +163,6 @@ class Exchange:
             call.session = self._sessions.issue(scope["owner"])
         key = _key(scope, told.get("id"))
         self._calls.setdefault(key, []).append(call)
-        OWNER.set(scope["owner"])
         try:
             async with anyio.create_task_group() as tasks:
 

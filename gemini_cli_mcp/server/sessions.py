@@ -9,14 +9,15 @@ import hmac
 from collections.abc import Sequence
 from secrets import token_hex
 
-from gemini_cli_mcp.door import owner_of
+from gemini_cli_mcp.door import Token
 
 
 class Sessions:
-    """Issues and checks them; an owner's token is the key."""
+    """Issues and checks them; an owner's first token is the key."""
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self._tokens = {owner_of(token): token for token in tokens}
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        # Of several tokens of one owner the first: all its sessions are its own.
+        self._keys = {token.owner: token.value for token in reversed(tokens)}
 
     def issue(self, owner: str) -> str:
         name = token_hex(16)
@@ -28,6 +29,6 @@ class Sessions:
         return hmac.compare_digest(signature.encode("utf-8", "replace"), known.encode())
 
     def _signature(self, name: str, owner: str) -> str:
-        key = self._tokens.get(owner, "").encode()
+        key = self._keys.get(owner, "").encode()
         text = name.encode("utf-8", "replace")
         return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
