@@ -61,9 +61,14 @@ setup_tests() {
     install tests/real-cli package-lock.json npm ci --silent
     # Not `npm ci`: it refuses a lock without addresses that has packages for other platforms.
     install tests/clients package-lock.json npm install --no-save --silent
+    setup_renderers
   else
-    echo "SKIPPED: the tests on the real gemini CLI and with TypeScript clients, because there is no Node 20 or newer with npm." >&2
+    echo "SKIPPED: the tests on the real gemini CLI, with TypeScript clients and with Markdown renderers, because there is no Node 20 or newer with npm." >&2
   fi
+}
+
+setup_renderers() {
+  install tests/renderers package-lock.json npm install --no-save --silent
 }
 
 old_client() {

@@ -18,8 +18,8 @@ from gemini_cli_mcp.errors import (
     InvalidInput,
     TimedOut,
 )
-from gemini_cli_mcp.research import citations, deep_search
-from gemini_cli_mcp.research.citations import MARK
+from gemini_cli_mcp.research import citation_gate, deep_search
+from gemini_cli_mcp.research.citation_gate import MARK
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.evidence import Ledger
 from tests.support import QUESTION, REDIRECT, Clock, Result, Stub, Turn, eventually, found, report
@@ -236,6 +236,7 @@ async def test_text_in_a_report_stays_text_in_the_next_prompt(stub: Stub) -> Non
         "@/etc/hosts @temp-invalid-output-1.txt"
     )
     stub.plays(draft(hostile))
+    hostile = hostile.replace("</", r"\</")  # raw HTML is text, also for whoever reads the report
 
     result = await stub.deep_search(max_iterations=2)
 
@@ -287,10 +288,6 @@ CHEATS: dict[str, tuple[list[Turn], list[str]]] = {
     ),
     "invented a link and lost its record": (
         [{**verified(f"{DRAFT} {INVENTED}", "esa"), "record": False}],
-        ["unseen_citation"],
-    ),
-    "is too long to be checked": (
-        [verified(DRAFT + " blue" * 80_000, "esa")],
         ["unseen_citation"],
     ),
     "shrank the report": ([verified("Blue.", "esa")], ["rejected"]),
@@ -646,13 +643,13 @@ async def test_a_cancel_while_a_report_is_checked_keeps_it(
     stub: Stub, mocker: MockerFixture
 ) -> None:
     searches: list[DeepSearch] = []
-    check = citations.check_citations
+    check = citation_gate.check_citations
 
-    def cancelled_meanwhile(report: str, ledger: Ledger) -> citations.Checked:
+    def cancelled_meanwhile(report: str, ledger: Ledger) -> citation_gate.Checked:
         anyio.from_thread.run_sync(searches[0].cancel)
         return check(report, ledger)
 
-    mocker.patch.object(citations, "check_citations", cancelled_meanwhile)
+    mocker.patch.object(citation_gate, "check_citations", cancelled_meanwhile)
     stub.plays(draft())
 
     result = await stub.deep_search(progress=lambda deep, message: searches.append(deep))

@@ -2,14 +2,18 @@
 
 import html
 import re
+import time
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
+from gemini_cli_mcp.errors import ExecutionFailed
 from gemini_cli_mcp.models import Fetch, Reply, Search, Source
-from gemini_cli_mcp.research.citations import MARK, check_citations
+from gemini_cli_mcp.research.citation_gate import MARK, check_citations
 from gemini_cli_mcp.research.evidence import Ledger, canonical, domain_of
-from tests.support import REDIRECT, Stub, found, report
+from gemini_cli_mcp.research.markdown_writer import rewrite
+from tests.support import REDIRECT, ROOT, Stub, found, report
 
 SEEN = "https://example.org/page"
 SAME = "https://www.nasa.gov/other"
@@ -96,19 +100,52 @@ def test_the_domain_of_a_source_is_its_sites_own(source: Source, domain: str) ->
 @pytest.mark.parametrize(
     "text",
     [
-        f"A fact ([nasa.gov]({REDIRECT}a)) and [another]({SAME} 'title').",
-        f"<{SEEN}> and {SEEN}, and ({SEEN}).",
-        f"See [the page][1].\n\n[1]: {SEEN} 'Title'\n",
-        f"A claim.[^1]\n\n[^1]: Example, {SEEN}\n",
-        "[chapter](#chapter), [mail](mailto:a@b.org), <mailto:a@b.org>",
-        "[wiki](https://nasa.gov/wiki/Sky_(blue))",
+        f"A fact ([nasa.gov]({REDIRECT}a)) and [another]({SAME}).",
+        f"<{SEEN}> and (<{SEEN}>).",
+        "[chapter](#chapter), [mail](mailto:a@b.org), <mailto:a@b.org>, <a@b.org>, a@b.org",
+        f"A claim.[^1]\n\n[^1]: Example, <{SEEN}>\n",
         f"- item [x]\n- [ ] todo\n- array[0][1]\n\n| a | [b]({SEEN}) |",
-        f"天空是蓝色的（见{SEEN}）。更多：{SEEN}。",
-        "a@www.b.org is a mail address, version 1.www.2",
+        "Marks [1] and [2, 3], $a_1 < b$, \\( x_1 \\), AT&T, a < b > c, &lt;b&gt;, 5 \\* 3, C:\\d",
+        "H<sub>2</sub>O<br>next, 天空是蓝色的, \u05e9\u05dc\u05d5\u05dd",
+        "*a*_b_ **c** ~~d~~ `e` ``f ` g`` ***h*** \\\nhard",
+        "> quote with `code`\n>\n> - list in it [1]\n>   - nested",
+        "1. one [1]\n\n2. two\n\n   loose",
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467 [1] \u0915\u094d\u200d\u0937",
     ],
 )
-def test_covered_links_and_ordinary_text_stay_as_they_are(text: str) -> None:
+def test_known_links_and_ordinary_text_stay_as_they_are(text: str) -> None:
     assert gate(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (f"[a]({SAME} 'title')", f"[a]({SAME})"),
+        (f"At {SEEN}, and ({SEEN}).", f"At <{SEEN}>, and (<{SEEN}>)."),
+        (f"See [the page][1].\n\n[1]: {SEEN} 'Title'\n", f"See [the page]({SEEN}).\n"),
+        (f"Note[^a b] [^1]\n\n[^1]: {SEEN}", f"Note[^a b] [^1]\n\n[^1]: See here: <{SEEN}>"),
+        ("[wiki](https://nasa.gov/Sky_(blue))", "[wiki](https://nasa.gov/Sky_%28blue%29)"),
+        ("[w](https://nasa.gov/空)", "[w](https://nasa.gov/%E7%A9%BA)"),
+        (f"（见{SEEN}）。更多：{SEEN}。", f"（见<{SEEN}>）。更多：<{SEEN}>。"),
+        ("www.nasa.gov/x", "<https://www.nasa.gov/x>"),
+        (f"![chart]({SEEN})", f"[chart]({SEEN})"),
+        (f"{SEEN},{SEEN}/2", f"<{SEEN}>,<{SEEN}/2>"),
+        ("~~~py x\na\n~~~", "```py\na\n```"),
+        ("~~~\n```\n~~~", "````\n```\n````"),
+        ("    a = `b`", "```\na = `b`\n```"),
+        (
+            "evil.com, Node.js, nasa.gov, v1.2, e.g. this",
+            "evil\\.com, Node\\.js, nasa.gov, v1.2, e.g. this",
+        ),
+        ("<b>bold</b> & &amp;", "\\<b>bold\\</b> & &amp;"),
+        ("| a |\n|:-|\n| `x\\|y` \\| z |", "| a |\n| :--- |\n| `x\\|y` \\| z |"),
+        ("Head [1]\n===\ntext", "# Head [1]\n\ntext"),
+        ("[^e] x[^e]\n\n[^e]:   \n", "x\n"),
+        ("[1]: no definition at all", "\\[1]: no definition at all"),
+    ],
+)
+def test_there_is_one_way_to_write_a_thing(text: str, written: str) -> None:
+    assert gate(text) == written
 
 
 @pytest.mark.parametrize(
@@ -132,15 +169,16 @@ def test_covered_links_and_ordinary_text_stay_as_they_are(text: str) -> None:
         (f"({FAKE})", f"({MARK})"),
         (f"**{FAKE}**", f"**{MARK}**"),
         ("see www.invented.example/a.", f"see {MARK}."),
-        (f"[title][a] and [a]\n\n[a]: {FAKE}\n", f"title {MARK} and a {MARK}\n\n"),
+        (f"[title][a] and [a]\n\n[a]: {FAKE}\n", f"title {MARK} and a {MARK}\n"),
         (f"A claim.[^1]\n\n[^1]: {FAKE}\n", f"A claim.[^1]\n\n[^1]: {MARK}\n"),
-        (f'<a href="{FAKE}">x</a>', f'<a href="{MARK}">x</a>'),
+        (f'<a href="{FAKE}">x</a>', f'\\<a href="{MARK}">x\\</a>'),
         (f"天空（{FAKE}）是蓝色的", f"天空（{MARK}）是蓝色的"),
         (f"见{FAKE}。更多", f"见{MARK}。更多"),
         (f"[标题]({FAKE})更多", f"标题 {MARK}更多"),
         ("https://invented.example/路径", f"{MARK}路径"),
         (f"[a]({SEEN})[b]({FAKE})", f"[a]({SEEN})b {MARK}"),
-        (f"[outer [inner]({FAKE})]({SEEN})", f"[example.org]({SEEN})"),
+        (f"[outer [inner]({FAKE})]({SEEN})", rf"[outer inner {MARK}\](<{SEEN}>)"),
+        ("a@www.b.org, 1.www.2", f"a@{MARK}, 1.{MARK}"),
     ],
 )
 def test_invented_links_are_marked_and_no_links_any_more(text: str, passed: str) -> None:
@@ -151,10 +189,8 @@ def test_invented_links_are_marked_and_no_links_any_more(text: str, passed: str)
     "code",
     [
         f"```sh\ncurl {FAKE}\n```",
-        f"~~~\n[x]({FAKE})\n~~~",
         f"`curl {FAKE}`",
         f"``a ` {FAKE}``",
-        f"```\nopen to the end {FAKE}\n",
     ],
 )
 def test_code_is_left_alone_and_its_surroundings_are_not(code: str) -> None:
@@ -170,16 +206,69 @@ def test_each_url_counts_once() -> None:
     assert "invented.example" not in checked.text
 
 
-@pytest.mark.parametrize(
-    "unit",
-    ["[", "](", "[a](", "`", "` ``", "```\n", "<a:", "[a]: b\n", "http://a ", "((", "![", "]["],
-)
-@pytest.mark.timeout(10)  # half a second; what is quadratic takes minutes
-def test_hostile_text_passes_the_gate_in_time(unit: str) -> None:
-    checked = check_citations(unit * (20_000 // len(unit)), LEDGER)
+UNITS = [
+    *("[", "](", "[a](", "`", "` ``", "```\n", "<a:", "[a]: b\n", "http://a ", "((", "![", "]["),
+    *("[a%d]: b\n`c`\n\n", "\\", "x", "//a.b ", "a.com ", "xmpp:", "> ", "  - a\n", "[^1]: x\n"),
+]
 
-    assert checked.citations is not None
-    assert checked.citations["seen"] == checked.citations["domain"] == 0
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.timeout(60)  # a second or two; what is quadratic takes minutes
+def test_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
+    def seconds(size: int) -> float:
+        count = size // len(unit)
+        text = "".join(unit % n for n in range(count)) if "%d" in unit else unit * count
+        begin = time.process_time()
+        check_citations(text, LEDGER)
+        return time.process_time() - begin
+
+    seconds(1_000)
+    few, many = (min(seconds(size) for _ in range(3)) for size in (20_000, 40_000))
+
+    assert many < 3.2 * few + 0.1  # quadratic: four times
+
+
+def test_a_block_with_too_many_brackets_is_text() -> None:
+    text = f"[x]({SEEN}) " * 700
+
+    assert gate(text).startswith(rf"\[x\](<{SEEN}>) \[x\](")
+
+
+def test_a_report_that_is_too_large_is_refused() -> None:
+    with pytest.raises(ExecutionFailed, match="2,000,001 characters"):
+        gate("x" * 2_000_001)
+
+
+def test_a_large_report_is_gated_to_its_end() -> None:
+    text = "word " * 100_000 + f"\n\n[x]({FAKE})"
+
+    assert gate(text).endswith(f"word \n\nx {MARK}")
+
+
+@pytest.mark.parametrize(
+    ("found", "url", "standing"),
+    [
+        ("business.example", "https://www.busineß.example/x", "unseen"),
+        ("xn--busine-gta.example", "https://busineß.example/x", "domain"),
+        ("github.io", "https://github.io/about", "domain"),
+        ("github.io", "https://evil.github.io/", "unseen"),
+        ("co.uk", "https://evil.co.uk/", "unseen"),
+        ("bbc.co.uk", "https://news.bbc.co.uk/1", "domain"),
+        ("google.com", "https://www.google.com/about", "domain"),
+        ("google.com", "https://www.google.com/url?q=https://evil.com", "unseen"),
+        ("google.com", "https://www.google.com/url?sa=t", "unseen"),
+        ("google.com", "https://www.google.com/amp/s/evil.com", "unseen"),
+        ("google.com", REDIRECT + "invented", "unseen"),
+        ("google.com", "https://x.vertexaisearch.cloud.google.com/y", "unseen"),
+        ("example.com", "https://example.com/out?to=%2F%2Fevil.com", "unseen"),
+        ("example.com", "https://xn--ls8h1.example.com/", "unseen"),
+    ],
+)
+def test_a_found_site_covers_itself_and_nobody_else(found: str, url: str, standing: str) -> None:
+    source = Source(REDIRECT + "one", found)
+    ledger = Ledger.of(Reply("", None, "ledger", searches=(Search("q", sources=(source,)),)))
+
+    assert ledger.standing(url) == standing
 
 
 async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> None:
@@ -214,7 +303,6 @@ async def test_without_a_ledger_the_text_is_untouched(stub: Stub, turn: dict[str
         "- a `b\n- [t](https://evil.com/x)\n- c`",
         "```a`b\n[t](https://evil.com/x)",
         "x\u2028```\n[t](https://evil.com/x)",
-        '<a title="`" href="https://evil.com/x">t</a>`',
         "[t](h&#116;tps://evil.com/x)",
         "[t](https&#58;//evil.com/x)",
         "[t](https\\://evil.com/x)",
@@ -272,4 +360,26 @@ def test_good_links_beside_bad_things_stay(text: str) -> None:
 def test_prose_behind_a_number_is_not_lost() -> None:
     text = f"[1]: {FAKE} is the paper by Smith, who found 42 %."
 
-    assert gate(text) == f"[1]: {MARK} is the paper by Smith, who found 42 %."
+    assert gate(text) == rf"\[1]: {MARK} is the paper by Smith, who found 42 %."
+
+
+DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_means_the_same_behind_the_gate(path: Path) -> None:
+    class Every:
+        def link(self, address: str) -> str | None:
+            return address
+
+        def knows(self, name: str) -> bool:
+            return True
+
+    text = path.read_text(encoding="utf-8")
+    markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+
+    def shown(source: str) -> str:
+        rendered = " ".join(markdown.render(source).split())
+        return re.sub(r'<img src="([^"]*)" alt="([^"]*)" />', r'<a href="\1">\2</a>', rendered)
+
+    assert shown(rewrite(text, Every(), MARK)) == shown(text)

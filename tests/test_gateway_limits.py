@@ -40,7 +40,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def of_two_sizes(work: Callable[[int], object], size: int) -> float:
-    """How much longer twice as much takes: of the best of three each, so that noise is no matter."""
+    """How much longer twice as much takes, by the best of three each."""
     few, many = (min(seconds(lambda n=n: work(n)) for _ in range(3)) for n in (size, 2 * size))
     return many / max(few, 1e-3)
 
@@ -153,7 +153,7 @@ ENDLESS: dict[str, Says] = {
         ]
     ),
     "a growing name": Says(deltas=[tool(0, "web_" * 40, "")] * 400),
-    "empty chunks": Says(deltas=[{}] * 400),
+    "empty chunks": Says(deltas=[delta()] * 400),
     "one character now and then": Says(deltas=[delta(content="x")] * 20, pause=0.3),
     "comments": Says(pieces=[b": still here\n\n"] * 20, pause=0.3),
 }

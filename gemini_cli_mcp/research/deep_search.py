@@ -26,7 +26,7 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.models import Object, Progress, Reply
 from gemini_cli_mcp.research.answer import TRUSTED_OVERLAP, Desk
-from gemini_cli_mcp.research.citations import Checked, gate
+from gemini_cli_mcp.research.citation_gate import Checked, gate
 from gemini_cli_mcp.research.evidence import Doubt, search_doubt
 from gemini_cli_mcp.research.metadata import common
 from gemini_cli_mcp.research.question import checked_query, prompt, type_name

@@ -5,12 +5,14 @@ results come as redirects that name no more than the site, so a URL may be `seen
 the ledger), known by its `domain` only, or `unseen`.
 """
 
-import contextlib
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Literal
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+
+import idna
+from publicsuffixlist import PublicSuffixList
 
 from gemini_cli_mcp.models import REDIRECTS, Fetch, Reply, Search, Source
 
@@ -23,6 +25,8 @@ Doubt = Literal[
 LONGEST_HOST = 253
 _TRACKING = re.compile(r"(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id|igshid|ref_src)=")
 _DOMAIN = re.compile(r"(?:[\w-]+\.)+[a-zA-Z\u0080-\uffff][\w-]*")
+_EMBEDDED = re.compile(r"\s*(?:https?:)?[/\\]{2}", re.IGNORECASE)
+_GOOGLE_REDIRECTS = ("/url", "/imgres", "/amp", "/aclk", "/travel/clk")
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,13 @@ class Ledger:
         if canonical(url) in self._urls:
             return "seen"
         host = host_of(url)
-        # The redirects' own host is no site: an unknown redirect is an invented one.
-        parts = host.split(".") if len(host) <= LONGEST_HOST and host != REDIRECTS else []
-        parents = {".".join(parts[start:]) for start in range(len(parts) - 1)}
-        return "domain" if parents & self._sites else "unseen"
+        if not host or len(host) > LONGEST_HOST or _leads_elsewhere(url, host):
+            return "unseen"
+        parts = host.split(".")
+        parents = {".".join(parts[start:]) for start in range(len(parts) - 1)} & self._sites
+        # Below github.io or co.uk everybody has a site of their own.
+        known = host in parents or not all(map(_is_public_suffix, parents))
+        return "domain" if known else "unseen"
 
 
 def search_doubt(reply: Reply) -> Doubt | None:
@@ -128,11 +135,40 @@ def canonical(url: str) -> str:
 def host_of(url: str) -> str:
     """The host without `www.`, in ASCII; empty if there is none that can be trusted."""
     parts = _split(url)
-    host = (parts.hostname or "") if parts else ""
-    if not host.isascii():
-        with contextlib.suppress(UnicodeError):
-            host = host.encode("idna").decode()
-    return host.rstrip(".").removeprefix("www.")
+    return _ascii((parts.hostname or "") if parts else "").rstrip(".").removeprefix("www.")
+
+
+@lru_cache(maxsize=1024)
+def _ascii(host: str) -> str:
+    """The host as browsers look it up (UTS 46, not transitional); empty if they do not."""
+    if host.isascii() and "xn--" not in host:
+        return host
+    try:
+        return idna.encode(host, uts46=True, transitional=False).decode()
+    except (idna.IDNAError, UnicodeError):
+        return ""
+
+
+def _leads_elsewhere(url: str, host: str) -> bool:
+    """Whether an address of a known site only passes on to another one."""
+    if host == REDIRECTS or host.endswith(f".{REDIRECTS}"):
+        return True  # an unknown redirect is an invented one
+    parts = _split(url)
+    if parts is None or any(_EMBEDDED.match(value) for _, value in parse_qsl(parts.query)):
+        return True
+    google = "google" in host.split(".")
+    path = unquote(parts.path).lower()
+    return google and any(path == at or path.startswith(f"{at}/") for at in _GOOGLE_REDIRECTS)
+
+
+@cache
+def _public_suffixes() -> PublicSuffixList:
+    return PublicSuffixList()
+
+
+def _is_public_suffix(name: str) -> bool:
+    """Whether this is no site but a name below which sites belong to different people."""
+    return bool(_public_suffixes().publicsuffix(name) == name)
 
 
 def _split(url: str) -> SplitResult | None:

@@ -7,7 +7,7 @@ import anyio
 from gemini_cli_mcp.errors import TimedOut
 from gemini_cli_mcp.models import Object, Progress
 from gemini_cli_mcp.research.answer import Desk
-from gemini_cli_mcp.research.citations import gate
+from gemini_cli_mcp.research.citation_gate import gate
 from gemini_cli_mcp.research.metadata import common
 from gemini_cli_mcp.research.question import checked_query, prompt
 

@@ -1,15 +1,19 @@
 """Results of a size that models can take: a long report comes in parts.
 
 Clients cut what is longer, at 25,000 tokens and less, in the middle of the JSON. So we cut it
-first, at a paragraph, and say where the rest is.
+first, between two blocks, and say where the rest is.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from gemini_cli_mcp.errors import InvalidInput
 from gemini_cli_mcp.models import Object, as_list, as_object
+
+if TYPE_CHECKING:
+    from gemini_cli_mcp.research.markdown_parts import Parts
 
 LARGEST = 20_000
 """Tokens of one result, roughly."""
@@ -33,8 +37,14 @@ def page(payload: Object, job_id: str, offset: int) -> Object:
         room = max(LARGEST_METADATA, LARGEST - tokens(report))
         told["metadata"] = _bounded(as_object(payload["metadata"]), room, job_id)
     told["result"] = ""
-    end = _end(report, offset, max(LARGEST - tokens(told), LARGEST / 4))
-    told["result"] = report[offset:end]
+    room = max(LARGEST - tokens(told), LARGEST / 4)
+    if not offset and tokens(report) <= room:
+        return {**told, "result": report}
+    from gemini_cli_mcp.research.markdown_parts import Parts  # late: it parses Markdown
+
+    parts = Parts(report)
+    end = _end(report, parts, offset, room)
+    told["result"] = parts.part(offset, end)
     if end < len(report):
         told["next_offset"] = end
         told["note"] = (
@@ -82,19 +92,15 @@ def _ways_to_shorten() -> Iterator[Callable[[Object], Object]]:
     yield lists("query", "note", longest=500)
 
 
-def _end(report: str, start: int, room: float) -> int:
-    """Where a part that begins at `start` ends: at a paragraph, else a line, else a word."""
+def _end(report: str, parts: "Parts", start: int, room: float) -> int:
+    """Where a part that begins at `start` ends."""
     low, high = start + 1, min(len(report), start + int(room * 4) + 1)
     if high == len(report) and tokens(report[start:]) <= room:
         return high
     while low < high:  # the longest part that is not too long
         middle = (low + high + 1) // 2
         low, high = (middle, high) if tokens(report[start:middle]) <= room else (low, middle - 1)
-    for separator in ("\n\n", "\r\n\r\n", "\n", " "):
-        at = report.rfind(separator, start + (low - start) // 2, low)
-        if at > start:
-            return at + len(separator)
-    return low
+    return parts.cut_before(start, low)
 
 
 def tokens(value: object) -> float:
