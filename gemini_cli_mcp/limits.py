@@ -40,6 +40,9 @@ class Limits:
     process_memory: int = 400 << 20
     """Bytes; a fresh one has 210 MB."""
 
+    telemetry: float = 6.0
+    """For a process that goes on to write what a run saw: it does so every five seconds."""
+
     # Jobs and calls
     job_kept: float = 3600.0
     """How long a finished job is kept."""

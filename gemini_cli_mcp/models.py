@@ -10,7 +10,7 @@ Progress = Callable[[str], None]
 """Told what is going on right now, in words for a person. Never blocks."""
 
 Evidence = Literal["ledger", "events", "none"]
-"""What proves a run's searches: the CLI's session record, its event stream, or nothing."""
+"""What proves a run's searches: the provider's own records, its event stream, or nothing."""
 
 
 REDIRECTS = "vertexaisearch.cloud.google.com"
@@ -58,6 +58,14 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class Support:
+    """A passage of a search's text, and the addresses of the sources that it rests on."""
+
+    text: str
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Search:
     """One web search of a run and how it ended."""
 
@@ -67,6 +75,10 @@ class Search:
     sources: tuple[Source, ...] = ()
     text: str = ""
     """What the search itself answered, with marks like [1] for its sources; if it is known."""
+    google_queries: tuple[str, ...] = ()
+    """What Google really searched for it, if that is known."""
+    supports: tuple[Support, ...] = ()
+    """Which passage of the text rests on which sources, if that is known."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,9 @@ class Reply:
     fetches: tuple[Fetch, ...] = ()
     usage: Usage | None = None
     thoughts: str | None = None
+    record_only: bool = False
+    """Whether an official CLI left no more than its session record, in which text can pass for
+    sources: the run was cut off."""
     suggestions: str | None = None
     """Google's own block of search suggestions, in HTML: its terms ask to show it."""
 

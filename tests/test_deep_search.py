@@ -278,6 +278,15 @@ CHEATS: dict[str, tuple[list[Turn], list[str]]] = {
     ),
     "found nothing": ([played(DRAFT, {"query": "sky"}, verified=True)], ["search_failed"]),
     "invented a link": ([verified(f"{DRAFT} [Proof]({INVENTED})", "esa")], ["unseen_citation"]),
+    "says so in one object and not in another": (
+        [
+            {
+                **verified(DRAFT, "esa"),
+                "text": report(DRAFT, verified=False) + report(DRAFT, verified=True),
+            }
+        ],
+        [],
+    ),
     "invented a link without a scheme": (
         [verified(f"{DRAFT} [Proof](invented.example/page)", "esa")],
         ["unseen_citation"],

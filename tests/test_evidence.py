@@ -1,6 +1,7 @@
 """The ledger of a run, and the gate that every link of a report goes through."""
 
 import html
+import json
 import re
 import time
 from pathlib import Path
@@ -10,9 +11,12 @@ from markdown_it import MarkdownIt
 
 from gemini_cli_mcp.errors import ExecutionFailed
 from gemini_cli_mcp.models import Fetch, Reply, Search, Source
+from gemini_cli_mcp.providers.choice import Providers
 from gemini_cli_mcp.research.citation_gate import MARK, check_citations
 from gemini_cli_mcp.research.evidence import Ledger, canonical, domain_of
+from gemini_cli_mcp.research.grounded import grounded_search
 from gemini_cli_mcp.research.markdown_writer import rewrite
+from gemini_cli_mcp.research.web_search import WebSearch
 from tests.support import REDIRECT, ROOT, Stub, found, report
 
 SEEN = "https://example.org/page"
@@ -223,9 +227,9 @@ def test_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
         return time.process_time() - begin
 
     seconds(1_000)
-    few, many = (min(seconds(size) for _ in range(3)) for size in (20_000, 40_000))
+    few, many = (min(seconds(size) for _ in range(3)) for size in (10_000, 40_000))
 
-    assert many < 3.2 * few + 0.1  # quadratic: four times
+    assert many < 10 * few + 0.1  # four times as much; quadratic: sixteen times
 
 
 def test_a_block_with_too_many_brackets_is_text() -> None:
@@ -291,6 +295,48 @@ async def test_without_a_ledger_the_text_is_untouched(stub: Stub, turn: dict[str
 
     assert result["metadata"]["citations"] is None
     assert result["result"] == f"[invented]({FAKE})"
+    assert result["metadata"]["note"].startswith("Nothing was checked: ")
+
+
+async def test_without_any_search_a_note_says_so(stub: Stub) -> None:
+    stub.plays({"text": report()})
+
+    metadata = (await stub.search())["metadata"]
+
+    assert (metadata["grounded"], metadata["evidence"]) == (False, "ledger")
+    assert metadata["note"] == "No web search was made: the text is from the model's memory."
+
+
+async def test_what_a_model_says_instead_of_a_report_has_no_invented_link(stub: Stub) -> None:
+    stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+    refusal = {"success": False, "error": f"See [why]({FAKE}) and [this]({REDIRECT}nasa)."}
+    stub.plays({"text": json.dumps(refusal), "searches": [found("sky", "nasa")]})
+
+    with pytest.raises(ExecutionFailed) as caught:
+        await stub.search()
+
+    assert f"See why {MARK} and [this]({REDIRECT}nasa)." in caught.value.message
+
+
+async def test_the_words_of_a_failed_search_have_no_invented_link(stub: Stub) -> None:
+    stub.plays({"text": report(), "searches": [{"query": "x", "error": f"no, see {FAKE}"}]})
+
+    assert (await stub.search())["metadata"]["note"].endswith(f"Error: no, see {MARK}")
+
+
+async def test_the_text_of_a_dedicated_search_goes_through_the_gate(stub: Stub) -> None:
+    search = {**found("sky", "nasa"), "text": f"Blue[1], says [x]({FAKE}) on evil.com."}
+    stub.plays({"text": "whatever", "searches": [search]})
+    config = stub.config
+    with stub.desk(config) as desk:
+        engines = WebSearch(
+            config, Providers(config, desk.workspace, stub.environ), stub.environ, desk.sleep
+        )
+        grounded = await grounded_search(desk, config, "x", progress=stub.messages.append)
+        hits = await engines.search("x", progress=stub.messages.append)
+
+    assert rf"Blue[1], says x {MARK} on evil\.com." in grounded["result"]
+    assert hits["summary"] == rf"Blue[1], says x {MARK} on evil\.com."
 
 
 @pytest.mark.parametrize(

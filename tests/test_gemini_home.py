@@ -145,7 +145,8 @@ def test_what_belongs_to_a_user_or_calls_home_is_off(workspace: Workspace) -> No
     assert off["context"]["discoveryMaxDirs"] == 0
     assert not off["skills"]["enabled"] and not off["hooksConfig"]["enabled"]
     assert not off["experimental"]["enableAgents"] and not off["general"]["plan"]["enabled"]
-    assert not off["telemetry"]["enabled"] and not off["privacy"]["usageStatisticsEnabled"]
+    assert not off["privacy"]["usageStatisticsEnabled"]
+    assert off["telemetry"]["target"] == "local"  # a file of ours, see the environment
     assert not off["general"]["enableAutoUpdate"]
 
 
@@ -186,7 +187,7 @@ def test_foreign_secrets_stay_with_us(tmp_path: Path) -> None:
     }
     names = """
         OPENAI_API_KEY GITHUB_TOKEN GEMINI_MCP_HTTP_TOKENS AWS_SECRET_ACCESS_KEY client_secret
-        PGPASSWORD DB_PASSWORD_FILE AWS_CREDENTIALS_PATH ZAI_API_KEY
+        PGPASSWORD DB_PASSWORD_FILE AWS_CREDENTIALS_PATH ZAI_API_KEY MYSQL_PWD GITHUB_PAT EDITOR
     """
     secrets = dict.fromkeys(names.split(), "secret")
 
@@ -204,6 +205,10 @@ def test_what_would_undo_the_isolation_is_set_by_us(tmp_path: Path) -> None:
         "GEMINI_SYSTEM_MD": "/evil.md",
         "GEMINI_CLI_HOME": "/evil",
         "GEMINI_MODEL": "evil",
+        "GEMINI_TELEMETRY_OTLP_ENDPOINT": "http://evil",
+        "GEMINI_TELEMETRY_TARGET": "evil",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://evil",
+        "GEMINI_TELEMETRY_OUTFILE": "/evil",
     }
 
     environment = Home(tmp_path, tmp_path).environment(hostile, tmp_path)

@@ -44,6 +44,7 @@ SINGLE = "starting gemini"
 def real(real: Stub, api: FakeApi) -> Stub:
     """The program on the real CLI, with warm processes."""
     real.environ["GEMINI_MCP_WARM"] = "1"
+    real.limits = Limits(telemetry=0)  # five seconds that few of these tests need
     api.calls = [SEARCH]
     return real
 
@@ -60,6 +61,7 @@ def cli(request: pytest.FixtureRequest, stub: Stub, api: FakeApi) -> Stub:
 
 @needs_real_cli
 async def test_a_warm_search_is_like_a_single_one(real: Stub, api: FakeApi) -> None:
+    real.limits = Limits()
     async with warm_program(real) as program:
         await program.warm()
         api.requests.clear()
@@ -74,7 +76,7 @@ async def test_a_warm_search_is_like_a_single_one(real: Stub, api: FakeApi) -> N
     assert (metadata["evidence"], metadata["grounded"]) == ("ledger", True)
     assert metadata["model"] == "gemini-2.5-flash"
     assert metadata["usage"]["tool_calls"] == 1
-    assert metadata["usage"]["input_tokens"] == 200
+    assert metadata["usage"]["input_tokens"] == 300  # the search helper's too
     assert [request.kind for request in api.requests] == ["main", "search", "main"]
     assert {request.model for request in api.requests} == {"gemini-2.5-flash"}
     assert sum(request.size for request in api.requests) <= 12_000
@@ -165,7 +167,7 @@ async def test_a_failed_search_and_an_empty_answer_are_seen(real: Stub, api: Fak
 
 @needs_real_cli
 async def test_a_run_lost_in_turns_is_ended(real: Stub, api: FakeApi) -> None:
-    real.limits = Limits(max_turns=2)
+    real.limits = Limits(max_turns=2, telemetry=0)
     async with warm_program(real) as program:
         await program.warm()
         api.calls = [SEARCH, SEARCH, SEARCH]
@@ -200,7 +202,7 @@ async def test_a_cancelled_search_frees_its_seat_and_keeps_the_process(
 async def test_an_unanswered_cancel_costs_nobody_else_more_than_time(
     real: Stub, api: FakeApi
 ) -> None:
-    real.limits = Limits(unhealthy_drain=0.5)
+    real.limits = Limits(unhealthy_drain=0.5, telemetry=0)
     async with warm_program(real) as program:
         await program.warm()
         before = program.pids()

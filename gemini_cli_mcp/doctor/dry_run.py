@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from secrets import token_hex
@@ -91,7 +91,9 @@ async def _single(
 
 
 async def _warm(config: Config, workspace: Workspace, environ: dict[str, str]) -> Finding:
-    provider = GeminiCli(config, workspace, environ, Places(1, 1), Quotas(), warm=True)
+    # What it saw is not asked here, and a place for a process of its own would come first.
+    config = config.model_copy(update={"limits": replace(config.limits, telemetry=0.0)})
+    provider = GeminiCli(config, workspace, environ, Places(0, 1), Quotas(), warm=True)
     said: list[str] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(provider.stay_warm)

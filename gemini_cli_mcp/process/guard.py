@@ -5,7 +5,8 @@
 It is a subreaper, so every descendant of the command, even one that left the session and
 forked twice, is its child in the end. It reads from a pipe, the lifeline: a byte means that the
 server (its pid) wants the tree ended, and the pipe's end without one that the server is gone,
-however it went. Then the folder SCRATCH, if any, goes too.
+however it went. Then the folder SCRATCH, if any, goes too. It also goes if the server has removed
+the file `lock` in it: a command that was still dying may have written there after that.
 STATUS gets the lines `started PID`, `failed ERRNO`, `exited STATUS` and at last `clean`.
 
 Standard library only, and little of it: this starts with every call.
@@ -34,7 +35,8 @@ def main() -> None:
     guardian = Guardian(lifeline, status, grace)
     guardian.start(command)
     guardian.watch()
-    if scratch and (guardian.is_orphan() or os.getppid() != server):
+    gone = guardian.is_orphan() or os.getppid() != server
+    if scratch and (gone or not os.path.exists(os.path.join(scratch, "lock"))):
         import shutil
 
         shutil.rmtree(scratch, ignore_errors=True)

@@ -23,12 +23,15 @@ from gemini_cli_mcp.providers.acp import Agent, Lost, Refused
 from gemini_cli_mcp.providers.gemini_home import Home
 from gemini_cli_mcp.providers.gemini_run import Finished
 from gemini_cli_mcp.providers.gemini_stream import Transcript
+from gemini_cli_mcp.providers.gemini_telemetry import Telemetry, TelemetryFile
 from gemini_cli_mcp.providers.gemini_turn import Turn
 
 logger = logging.getLogger(__name__)
 
 AHEAD = 48
 """Sessions that are open ahead of a process in use, for a burst of calls; before that, one."""
+TELEMETRY_LOOK = 0.1
+"""Seconds between two looks at what a process has written of a run."""
 LOOK = 0.5
 """Seconds between two looks at how long a run has been silent."""
 
@@ -42,6 +45,7 @@ class WarmGemini:
         self._agent = agent
         self._home = home
         self._temp = temp
+        self._telemetry = TelemetryFile(home.telemetry_file(temp))
         self._tasks = tasks
         self._limits = config.limits
         self._most = config.warm_sessions
@@ -148,11 +152,24 @@ class WarmGemini:
                 self._leaving += 1
                 self._tasks.start_soon(self._let_go, session, answer)
         if ended == "exited":
-            return turn.finished(answer, record)
+            return turn.finished(answer, record, await self._what_it_saw(session, turn))
         await asyncio.wait({answer}, timeout=self._limits.cancel_answer)
         if not answer.done() and not turn.transcript.is_searching:
             raise Lost  # the process hangs; of a search it may be the API that does
-        return Finished(Completed(ended, None, ""), turn.transcript, None)
+        return Finished(Completed(ended, None, ""), turn.transcript, None, official=True)
+
+    async def _what_it_saw(self, session: str, turn: Turn) -> Telemetry | None:
+        """The telemetry of a run, if it comes in time; one without tools has nothing to prove."""
+        telemetry = None
+        with anyio.move_on_after(self._limits.telemetry if turn.tool_calls else 0):
+            while True:
+                telemetry = self._telemetry.session(session)
+                if telemetry and telemetry.tool_calls >= turn.tool_calls:
+                    break
+                telemetry = None
+                await anyio.sleep(TELEMETRY_LOOK)
+        self._telemetry.forget(session)
+        return telemetry
 
     async def _follow(self, answer: "asyncio.Future[Object]", turn: "Turn") -> Ended:
         deadline = time.monotonic() + self._timeout
@@ -193,6 +210,7 @@ class WarmGemini:
         ):
             self.worn.set()
         if not self._sitting and not self._leaving:
+            self._telemetry.clear()
             self._quiet.set()
         self.freed()
 

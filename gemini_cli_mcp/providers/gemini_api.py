@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -24,19 +25,24 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.models import (
     Evidence,
-    Fetch,
     Grounding,
     Object,
     Progress,
     Reply,
-    Search,
-    Source,
     Thinking,
     Usage,
     amount_of,
     as_count,
-    as_list,
     as_object,
+)
+from gemini_cli_mcp.providers.grounding import (
+    Ends,
+    candidate_of,
+    ends_of,
+    fetches_of,
+    search_of,
+    sources_of,
+    texts_of,
 )
 from gemini_cli_mcp.providers.quota import Quotas, name_of
 from gemini_cli_mcp.redaction import redact
@@ -115,7 +121,9 @@ class GeminiApi:
             raise
         except Exception as error:  # noqa: BLE001 - what comes out of the library is named here
             raise _named(error, self._secrets) from None
-        return _reply(response.model_dump(exclude_none=True, mode="json"), model, links=links)
+        return _reply(
+            response.model_dump(exclude_none=True, mode="json", by_alias=True), model, links=links
+        )
 
     def _client(self, genai: Any) -> Any:
         """As the gemini CLI signs in with the same variables."""
@@ -163,67 +171,28 @@ def _thinking(model: str, thinking: Thinking) -> Object:
 
 def _reply(response: Object, model: str, *, links: bool) -> Reply:
     """What the response says, and what its grounding metadata proves."""
-    candidate = as_object(next(iter(as_list(response.get("candidates"))), None))
-    parts = [as_object(part) for part in as_list(as_object(candidate.get("content")).get("parts"))]
-    said = [str(part.get("text") or "") for part in parts]
-    thoughts = "".join(said[place] for place, part in enumerate(parts) if part.get("thought"))
-    texts = ["" if part.get("thought") else said[place] for place, part in enumerate(parts)]
+    candidate = candidate_of(response)
+    texts, thoughts = texts_of(candidate)
     text = "".join(texts)
     if not text.strip():
-        blocked = as_object(response.get("prompt_feedback")).get("block_reason")
-        reason = blocked or candidate.get("finish_reason") or "no reason given"
+        blocked = as_object(response.get("promptFeedback")).get("blockReason")
+        reason = blocked or candidate.get("finishReason") or "no reason given"
         raise ExecutionFailed(f"The Gemini API gave an empty answer ({reason}).")
-    grounding = as_object(candidate.get("grounding_metadata"))
-    sources = _sources(grounding)
-    cited = _cited(text, _ends(grounding, texts, sources), links=links)
-    queries = [str(query) for query in as_list(grounding.get("web_search_queries"))]
-    searches = [Search(query) for query in queries or ([""] if sources else [])]
-    if searches:  # which of them found what, it does not say
-        searches[0] = Search(searches[0].query, None, tuple(sources.values()), cited)
-    suggestions = as_object(grounding.get("search_entry_point")).get("rendered_content")
+    grounding = as_object(candidate.get("groundingMetadata"))
+    cited = _cited(text, ends_of(grounding, texts, sources_of(grounding)), links=links)
+    search = replace(search_of(candidate), text=cited)
+    searches = (search,) if search.sources or search.google_queries else ()
+    suggestions = as_object(grounding.get("searchEntryPoint")).get("renderedContent")
     return Reply(
         cited,
-        str(response.get("model_version") or model),
+        str(response.get("modelVersion") or model),
         "ledger",
-        tuple(searches),
-        _fetches(candidate),
-        _usage(response, len(searches)),
+        searches,
+        fetches_of(candidate),
+        _usage(response, len(search.google_queries) or len(searches)),
         thoughts or None,
-        str(suggestions) if suggestions else None,
+        suggestions=str(suggestions) if suggestions else None,
     )
-
-
-def _sources(grounding: Object) -> dict[int, Source]:
-    """The pages of the web among the chunks, by their index."""
-    chunks = [as_object(chunk) for chunk in as_list(grounding.get("grounding_chunks"))]
-    webs = {index: as_object(chunk.get("web")) for index, chunk in enumerate(chunks)}
-    return {
-        index: Source(str(web["uri"]), str(web.get("title") or web.get("domain") or ""))
-        for index, web in webs.items()
-        if str(web.get("uri", "")).startswith(("https://", "http://"))
-    }
-
-
-Ends = dict[int, list[tuple[int, Source]]]
-"""Where in the bytes of the text something supported ends, and by which sources."""
-
-
-def _ends(grounding: Object, texts: list[str], sources: dict[int, Source]) -> Ends:
-    """Offsets are bytes within a part of the answer."""
-    numbers = {index: number for number, index in enumerate(sources, 1)}
-    sizes = [len(text.encode()) for text in texts]
-    ends: Ends = {}
-    for support in map(as_object, as_list(grounding.get("grounding_supports"))):
-        segment = as_object(support.get("segment"))
-        end, part = segment.get("end_index"), segment.get("part_index") or 0
-        if not isinstance(end, int) or not isinstance(part, int):
-            continue
-        place = ends.setdefault(sum(sizes[:part]) + end, [])
-        for index in as_list(support.get("grounding_chunk_indices")):
-            if isinstance(index, int) and index in sources:
-                item = numbers[index], sources[index]
-                place += [item] if item not in place else []
-    return ends
 
 
 def _cited(text: str, ends: Ends, *, links: bool) -> str:
@@ -262,25 +231,14 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _fetches(candidate: Object) -> tuple[Fetch, ...]:
-    fetched = as_object(candidate.get("url_context_metadata")).get("url_metadata")
-    pages = [as_object(page) for page in as_list(fetched)]
-    return tuple(
-        Fetch(pages=(Source(str(page.get("retrieved_url", "")), ""),))
-        if str(page.get("url_retrieval_status")).endswith("SUCCESS")
-        else Fetch(error=str(page.get("url_retrieval_status")))
-        for page in pages
-    )
-
-
 def _usage(response: Object, searches: int) -> Usage:
-    counts = as_object(response.get("usage_metadata"))
+    counts = as_object(response.get("usageMetadata"))
 
     return Usage(
-        as_count(counts.get("prompt_token_count")),
-        as_count(counts.get("candidates_token_count")),
-        as_count(counts.get("cached_content_token_count")),
-        as_count(counts.get("total_token_count")),
+        as_count(counts.get("promptTokenCount")),
+        as_count(counts.get("candidatesTokenCount")),
+        as_count(counts.get("cachedContentTokenCount")),
+        as_count(counts.get("totalTokenCount")),
         searches,
     )
 

@@ -17,7 +17,7 @@ from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, GeminiMcpError, InvalidInput
 from gemini_cli_mcp.models import Evidence, Grounding, Progress, Reply
 from gemini_cli_mcp.process.run import run
-from gemini_cli_mcp.providers import gemini_binary, gemini_home, gemini_record
+from gemini_cli_mcp.providers import gemini_binary, gemini_home, gemini_record, gemini_telemetry
 from gemini_cli_mcp.providers.acp import Lost
 from gemini_cli_mcp.providers.gemini_binary import Binary
 from gemini_cli_mcp.providers.gemini_failures import is_usage_error
@@ -210,7 +210,7 @@ class GeminiCli:
     ) -> Finished:
         argv = [*binary.argv, *flags]
         transcript = Transcript(progress, self._config.limits)
-        record = None
+        record = telemetry = None
         with home.temporary_folder() as temp:
             env = home.environment(self._environ, temp, self._config.pass_env)
             env["PATH"] = gemini_binary.path_for(binary, self._environ)
@@ -232,11 +232,10 @@ class GeminiCli:
                     raise CliNotFound(message) from None
                 raise ExecutionFailed(message) from None
             finally:
-                if transcript.session_id:
-                    record = gemini_record.take(
-                        home.path, transcript.session_id, official=binary.official
-                    )
-        return Finished(completed, transcript, record)
+                if session := transcript.session_id:
+                    record = gemini_record.take(home.path, session, official=binary.official)
+                    telemetry = gemini_telemetry.take(home.telemetry_file(temp), session)
+        return Finished(completed, transcript, record, telemetry, binary.official)
 
 
 def _grounded(how: Grounding) -> Profile:

@@ -19,6 +19,7 @@ from gemini_cli_mcp import prompts
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Thinking, amount_of
 from gemini_cli_mcp.providers.child_environment import allowed
+from gemini_cli_mcp.providers.gemini_telemetry import ENVIRONMENT, OFF
 from gemini_cli_mcp.workspace import Workspace
 
 
@@ -91,10 +92,18 @@ class Home:
         finally:
             shutil.rmtree(temp, ignore_errors=True)
 
+    telemetry: bool = True
+    """Whether runs tell what they saw: those with tools do."""
+
+    def telemetry_file(self, temp: Path) -> Path:
+        """Where a run with this temporary folder writes what it saw."""
+        return temp / "telemetry.log"
+
     def environment(
         self, environ: Mapping[str, str], temp: Path, added: Sequence[str] = ()
     ) -> dict[str, str]:
         """The child's environment: what is allowed of ours, less what would undo this home."""
+        told = {**ENVIRONMENT, "GEMINI_TELEMETRY_OUTFILE": str(self.telemetry_file(temp))}
         kept = {
             name: value
             for name, value in allowed(environ, added).items()
@@ -116,6 +125,7 @@ class Home:
             "TEMP": str(temp),
             "TMP": str(temp),
             "NO_COLOR": "1",
+            **(told if self.telemetry else OFF),
         }
 
 
@@ -130,7 +140,7 @@ def prepare(workspace: Workspace, profile: Profile, sign_in: SignIn, limits: Lim
     # The CLI takes the first `.gemini/.env` on the way up from where it runs. Ours stands
     # before the user's, and is empty unless it is the user's that was asked for.
     _link_or_empty(workspace.folder(".gemini") / ".env", sign_in.env_file)
-    home = Home(workspace.folder(name, "home"), workspace.folder(name, "work"))
+    home = Home(workspace.folder(name, "home"), workspace.folder(name, "work"), bool(profile.tools))
     gemini = workspace.folder(name, "home", ".gemini")
     if sign_in.login_file:
         _link_or_empty(gemini / "oauth_creds.json", sign_in.login_file)
@@ -185,7 +195,7 @@ def _settings(profile: Profile, sign_in: SignIn, limits: Limits) -> dict[str, ob
         "experimental": {"enableAgents": False},
         "useWriteTodos": False,
         "privacy": {"usageStatisticsEnabled": False},
-        "telemetry": {"enabled": False},
+        "telemetry": _telemetry(profile),
         "advanced": {"ignoreLocalEnv": True},
         "ui": {"showHomeDirectoryWarning": False, "showCompatibilityWarnings": False},
     }
@@ -205,6 +215,13 @@ def _settings(profile: Profile, sign_in: SignIn, limits: Limits) -> dict[str, ob
     if models:
         settings["modelConfigs"] = models
     return settings
+
+
+def _telemetry(profile: Profile) -> dict[str, object]:
+    """Into a file of ours; where it lies, each process is told by its environment."""
+    if not profile.tools:
+        return {"enabled": False}
+    return {"enabled": True, "target": "local", "logPrompts": True, "traces": False}
 
 
 def _thinking_config(model: str | None, thinking: Thinking) -> dict[str, object]:

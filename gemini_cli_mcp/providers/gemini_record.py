@@ -1,8 +1,9 @@
 """The CLI's session record: what its searches really returned.
 
 The event stream tells that a search happened, the record also which sources came back
-and which model wrote. It lies in the home under the first eight characters of the
-session's id, holds the whole conversation, and is deleted once read.
+and which model wrote. It quotes queries and what the search's helper said, so it proves less than
+the telemetry of an official CLI, and is parsed strictly. It lies in the home under the first
+eight characters of the session's id, holds the whole conversation, and is deleted once read.
 """
 
 import json
@@ -17,7 +18,9 @@ from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, UNFI
 
 logger = logging.getLogger(__name__)
 
-_SOURCE = re.compile(r"^\[(\d+)\] (.*) \((\S+)\)$", re.MULTILINE)
+_SOURCES = "\n\nSources:\n"
+_SOURCE = re.compile(r"\[(\d+)\] (.*) \((\S+|No URI)\)")
+_DECEPTIVE = re.compile(r"[\r\n]|Sources:")
 _MARK = re.compile(r"\[(\d+)\]")
 
 
@@ -85,37 +88,49 @@ def _messages(path: Path) -> Iterator[Object]:
 
 def _search(call: Object) -> Search:
     query = str(as_object(call.get("args")).get("query", ""))
-    error, listed, said = _outcome(call)
-    said = said.removeprefix(f'Web search results for "{query}":').strip()
+    error, output = _outcome(call)
+    heading = f'Web search results for "{query}":\n\n'
+    # Whatever stands in the query stands in the output too, and must not pass for its end.
+    if error or not output.startswith(heading) or _DECEPTIVE.search(query):
+        return Search(query, error)
+    said, sources = _listed(output.removeprefix(heading))
     # The marks count all sources; those without an address are left out of the list.
-    numbers = {number: str(place) for place, number in enumerate(listed, 1)}
+    kept = {number: source for number, source in sources.items() if source.url.startswith("http")}
+    numbers = {number: str(place) for place, number in enumerate(kept, 1)}
     text = _MARK.sub(lambda mark: f"[{numbers[mark[1]]}]" if mark[1] in numbers else "", said)
-    return Search(query, error, tuple(listed.values()), text if listed else "")
+    return Search(query, None, tuple(kept.values()), text.strip() if kept else "")
 
 
 def _is_googles(search: Search) -> bool:
-    return all(source.url.startswith(f"https://{REDIRECTS}/") for source in search.sources) or bool(
-        search.error
-    )
+    return all(source.url.startswith(f"https://{REDIRECTS}/") for source in search.sources)
 
 
 def _fetch(call: Object) -> Fetch:
+    """Pages that were asked for and read: a list of sources can confirm them, never add any."""
     asked = pages_asked(as_object(call.get("args")))
-    error, listed, _ = _outcome(call)
-    pages = tuple(listed.values())
-    if error is None and not pages and len(asked) == 1:
-        pages = (Source(asked[0], ""),)  # of several it does not say which were read
-    return Fetch(error, pages)
+    error, output = _outcome(call)
+    if error:
+        return Fetch(error)
+    _, listed = _listed(output)
+    confirmed = {source.url for source in listed.values()}
+    read = asked if len(asked) == 1 else [url for url in asked if url in confirmed]
+    return Fetch(pages=tuple(Source(url, "") for url in dict.fromkeys(read)))
 
 
-def _outcome(call: Object) -> tuple[str | None, dict[str, Source], str]:
-    """Why a call failed, or the sources that its output lists by number, and the text before."""
+def _outcome(call: Object) -> tuple[str | None, str]:
+    """Why a call failed, if it did, and its output."""
     output = ""
     for part in map(as_object, as_list(call.get("result"))):
         response = as_object(as_object(part.get("functionResponse")).get("response"))
         output += str(response.get("output") or response.get("error") or "")
-    if call.get("status") != "success":
-        return output or UNFINISHED, {}, ""
-    said, heading, listed = output.rpartition("\n\nSources:\n")
-    sources = _SOURCE.findall(listed) if heading else []
-    return None, {number: Source(url, title) for number, title, url in sources}, said
+    return (None if call.get("status") == "success" else output or UNFINISHED), output
+
+
+def _listed(output: str) -> tuple[str, dict[str, Source]]:
+    """The text before the one list of sources at the very end, and the list by its numbers."""
+    said, *lists = output.split(_SOURCES)
+    lines = lists[0].split("\n") if len(lists) == 1 else []
+    matches = [_SOURCE.fullmatch(line) for line in lines]
+    found = {match[1]: Source(match[3], match[2]) for match in matches if match}
+    in_order = list(found) == [str(number) for number in range(1, len(lines) + 1)]
+    return (said, found) if found and in_order else (output, {})

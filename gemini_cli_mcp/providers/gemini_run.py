@@ -9,15 +9,19 @@ from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.gemini_failures import failure
 from gemini_cli_mcp.providers.gemini_record import Record
 from gemini_cli_mcp.providers.gemini_stream import Transcript
+from gemini_cli_mcp.providers.gemini_telemetry import Telemetry
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How it ended, what it said, and what its record proves."""
+    """How it ended, what it said, and what its telemetry or its record proves."""
 
     completed: Completed
     transcript: Transcript
     record: Record | None
+    telemetry: Telemetry | None = None
+    official: bool = False
+    """Whether there should have been telemetry."""
 
     def failure(self, secrets: Sequence[str]) -> GeminiMcpError | None:
         """Why it failed; None if it did not."""
@@ -26,11 +30,21 @@ class Finished:
     @property
     def found_something(self) -> bool:
         """Whether a search of it came back with sources."""
-        return bool(self.record and any(search.sources for search in self.record.searches))
+        reply = self.reply
+        return not reply.record_only and any(search.sources for search in reply.searches)
 
     @property
     def reply(self) -> Reply:
-        transcript, record = self.transcript, self.record
+        transcript, record, telemetry = self.transcript, self.record, self.telemetry
+        if telemetry:
+            return Reply(
+                transcript.text,
+                telemetry.model or transcript.busiest_model,
+                "ledger",
+                telemetry.searches,
+                telemetry.fetches,
+                telemetry.usage,
+            )
         if record:
             return Reply(
                 transcript.text,
@@ -39,6 +53,7 @@ class Finished:
                 record.searches,
                 record.fetches,
                 transcript.usage,
+                record_only=self.official,
             )
         if transcript.is_stream:
             return Reply(

@@ -1,8 +1,8 @@
 """What the CLI says while it runs: its stream-json events, or plain text if it has none."""
 
 import json
-import re
 from dataclasses import dataclass, field
+from urllib.parse import quote, urlsplit
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, Progress, Search, Usage, as_count, as_object
@@ -14,7 +14,9 @@ UNFINISHED = "it did not finish"
 LONGEST = 80
 """Characters of a query or page in the progress."""
 
-_URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)]")
+_SAFE_IN_PATH = "!$%&'()*+,-./:;=@[]_|~"
+_SAFE = "!$%&()*+,-./:;=?@[]_`{|}~^\\"
+"""What a browser does not encode in a path, and in a query."""
 
 
 @dataclass
@@ -140,8 +142,28 @@ class Transcript:
 
 
 def pages_asked(parameters: Object) -> list[str]:
-    """The pages that a fetch is told to read; it is told in prose."""
-    return _URL.findall(str(parameters.get("prompt") or parameters.get("url") or ""))
+    """The pages that a fetch is told to read; it is told in prose, which is read as the CLI does.
+
+    Every word with `://` in it that is an address of the web from its first character on.
+    """
+    words = str(parameters.get("prompt") or parameters.get("url") or "").split()
+    return [url for word in words if "://" in word and (url := _normalized(word))]
+
+
+def _normalized(word: str) -> str | None:
+    """An address as a browser writes it; None if the word is none."""
+    try:
+        parts = urlsplit(word)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
+            return None
+        port = "" if parts.port in (None, {"http": 80, "https": 443}[parts.scheme]) else parts.port
+    except ValueError:
+        return None
+    address = f"{parts.scheme}://{host}{f':{port}' if port else ''}"
+    address += quote(parts.path, safe=_SAFE_IN_PATH) or "/"
+    query, fragment = (quote(part, safe=_SAFE) for part in (parts.query, parts.fragment))
+    return address + (f"?{query}" if query else "") + (f"#{fragment}" if fragment else "")
 
 
 def _event(line: str) -> Object | None:

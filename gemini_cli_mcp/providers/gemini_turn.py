@@ -13,6 +13,7 @@ from gemini_cli_mcp.providers.acp import Refused
 from gemini_cli_mcp.providers.gemini_record import Record
 from gemini_cli_mcp.providers.gemini_run import Finished
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, Transcript
+from gemini_cli_mcp.providers.gemini_telemetry import Telemetry
 
 TURN_LIMIT = 53
 """The exit code of a process that reached it."""
@@ -43,7 +44,17 @@ class Turn:
             case _:
                 pass
 
-    def finished(self, answer: "asyncio.Future[Object]", record: Record | None) -> Finished:
+    @property
+    def tool_calls(self) -> int:
+        """How many tool calls there were."""
+        return len(self._calls)
+
+    def finished(
+        self,
+        answer: "asyncio.Future[Object]",
+        record: Record | None,
+        telemetry: Telemetry | None = None,
+    ) -> Finished:
         """The last event, and how a process of its own would have ended. Raises Lost."""
         code = 0
         try:
@@ -63,7 +74,8 @@ class Turn:
                 stats = self._stats(result)
                 self.transcript.take({"type": "result", "status": "success", "stats": stats})
             # Else the answer broke off, which it does not say: there is no last event then.
-        return Finished(Completed("exited", code, ""), self.transcript, record)
+        completed = Completed("exited", code, "")
+        return Finished(completed, self.transcript, record, telemetry, official=True)
 
     def _begin(self, call: Object) -> None:
         number, title = str(call.get("toolCallId")), str(call.get("title") or "")

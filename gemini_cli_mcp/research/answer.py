@@ -17,6 +17,7 @@ import tenacity
 
 from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, PermissionDenied
 from gemini_cli_mcp.models import Object, Progress, Provider, Reply, Usage, as_list, as_object
+from gemini_cli_mcp.research.citation_gate import gated
 from gemini_cli_mcp.research.correction import correct, overlap
 from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.research.fallback import first_of
@@ -96,9 +97,10 @@ class Answer:
         What it repeats must stand once, as a key, in an output that quotes no other object.
         """
         said = self.reply.text
-        if self.correction == "corrected" and (
-            _VERIFIED.findall(said) != ["true"] or len(_OBJECT.findall(said)) > 1
-        ):
+        words = _VERIFIED.findall(said)
+        if len(set(words)) > 1:  # several objects that disagree
+            return False
+        if self.correction == "corrected" and (words != ["true"] or len(_OBJECT.findall(said)) > 1):
             return False
         return self.object.get("verified") is True
 
@@ -166,16 +168,16 @@ class Desk:
         found = await _found(reply)
         if found:
             kind: Correction = "repaired" if found.repaired else "none"
-            return Answer(_successful(found.object), provider, reply, kind, found.truncated, None)
+            answer = _successful(found.object, reply)
+            return Answer(answer, provider, reply, kind, found.truncated, None)
         progress("the answer is not valid JSON: correcting it")
         found = await self._corrected(provider, reply.text, progress, usages)
         known = overlap(str(found.object.get("report", "")), reply.text)
         if known < TRUSTED_OVERLAP:
             logger.warning("Only %.0f %% of a correction's words stand in its source", 100 * known)
         overlapping = round(known, 2)
-        return Answer(
-            _successful(found.object), provider, reply, "corrected", found.truncated, overlapping
-        )
+        answer = _successful(found.object, reply)
+        return Answer(answer, provider, reply, "corrected", found.truncated, overlapping)
 
     async def _corrected(
         self, provider: Provider, invalid: str, progress: Progress, usages: list[Usage]
@@ -214,11 +216,11 @@ def _validator() -> Any:
     return jsonschema.Draft202012Validator(SCHEMA)
 
 
-def _successful(answer: Object) -> Object:
+def _successful(answer: Object, reply: Reply) -> Object:
     if answer["success"]:
         return answer
     said = str(answer.get("error") or answer.get("report") or "it gave no reason").strip()
-    raise ExecutionFailed(f"The model could not do the research: {said[:500]}")
+    raise ExecutionFailed(f"The model could not do the research: {gated(said[:500], [reply])}")
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:

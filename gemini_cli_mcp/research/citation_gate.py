@@ -89,6 +89,13 @@ async def gate(report: str, replies: Sequence[Reply]) -> Checked:
     return checked
 
 
+def gated(text: str, replies: Sequence[Reply]) -> str:
+    """The same for a few words, such as those of an error message."""
+    if all(reply.evidence != "ledger" for reply in replies):
+        return text
+    return check_citations(text, Ledger.of(*replies)).text
+
+
 def check_citations(report: str, ledger: Ledger) -> Checked:
     """Judge every link of a Markdown report; unseen ones are marked and no links any more."""
     if len(report) > LARGEST:

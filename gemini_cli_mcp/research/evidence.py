@@ -18,7 +18,13 @@ from gemini_cli_mcp.models import REDIRECTS, Fetch, Reply, Search, Source
 
 Standing = Literal["seen", "domain", "unseen"]
 Doubt = Literal[
-    "round_one", "no_search", "search_failed", "unseen_citation", "truncated", "rejected"
+    "round_one",
+    "no_search",
+    "search_failed",
+    "record_only",
+    "unseen_citation",
+    "truncated",
+    "rejected",
 ]
 """Why a round is not verified though it says so; `rejected`: its report was not taken either."""
 
@@ -52,7 +58,9 @@ class Ledger:
 
     @property
     def queries(self) -> list[str]:
-        return list(dict.fromkeys(search.query for search in self.searches if search.query))
+        """What was searched: by Google where that is known, else what it was asked."""
+        asked = (search.google_queries or (search.query,) for search in self.searches)
+        return list(dict.fromkeys(query for queries in asked for query in queries if query))
 
     @property
     def errors(self) -> list[str]:
@@ -109,7 +117,9 @@ def search_doubt(reply: Reply) -> Doubt | None:
     ]
     if not returned:
         return "no_search"
-    return None if any(returned) else "search_failed"
+    if not any(returned):
+        return "search_failed"
+    return "record_only" if reply.record_only else None
 
 
 def domain_of(source: Source) -> str:

@@ -32,6 +32,7 @@ from gemini_cli_mcp.models import (
 )
 from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.research.answer import Desk
+from gemini_cli_mcp.research.citation_gate import gate, gated
 from gemini_cli_mcp.research.evidence import Ledger, domain_of
 from gemini_cli_mcp.research.fallback import first_of
 from gemini_cli_mcp.research.patience import Sleep, patiently
@@ -76,6 +77,7 @@ async def grounded_search(
         raise TimedOut(f"There was no answer within {config.timeout:g} s.") from None
     # One search is asked for; of more, the marks in the text would not fit one list of sources.
     found = next(search for search in reply.searches if search.sources)
+    text = (await gate(found.text[:LONGEST_TEXT], [reply])).text
     # Those of one request to the API belong together; a CLI's other searches gave nothing here.
     queries = Ledger((found, *(s for s in reply.searches if not s.sources and not s.error)), ())
     asked = queries.queries or [question]
@@ -91,7 +93,7 @@ async def grounded_search(
         metadata["fallback"] = failed
     result: Object = {
         "success": True,
-        "result": _markdown(found, asked),
+        "result": _markdown(found, text, asked),
         "sources": [
             {
                 "title": source.title or domain_of(source),
@@ -160,7 +162,7 @@ async def grounded_reply(
             if ledger.searched:
                 return reply
             if ledger.every_search_failed:
-                why = scrub(redact(ledger.errors[0]))[:300]
+                why = gated(scrub(redact(ledger.errors[0]))[:300], [reply])
                 if re.search(r"\b(?:thinking|budget)\b.*\binvalid\b", why, re.IGNORECASE):
                     raise InvalidInput(f"`thinking`: this model does not take it: {why}")
                 raise ExecutionFailed(f"The web search failed: {why}")
@@ -172,17 +174,16 @@ async def grounded_reply(
     return await patiently(attempt, sleep)
 
 
-def _markdown(found: Search, queries: list[str]) -> str:
+def _markdown(found: Search, text: str, queries: list[str]) -> str:
     listed = [
         f"- {markdown_link(source.title or domain_of(source), source.url)} ({domain_of(source)})"
         for source in found.sources
     ]
     asked = [f'- "{" ".join(query.split())}"' for query in queries]
-    parts = ["## Search Results", "", _tame(found.text), "", "### Sources", *listed, ""]
+    parts = ["## Search Results", "", _tame(text), "", "### Sources", *listed, ""]
     return "\n".join([*parts, "### Search Queries Used", *asked])
 
 
 def _tame(text: str) -> str:
     """The search's own text, which must not look like the frame around it."""
-    text = _HEADING.sub(r"\1\\\2", text[:LONGEST_TEXT])
-    return text + ("\n```" if text.count("```") % 2 else "")
+    return _HEADING.sub(r"\1\\\2", text)

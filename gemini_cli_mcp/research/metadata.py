@@ -5,19 +5,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from gemini_cli_mcp.models import Evidence, Object, Usage
+from gemini_cli_mcp.models import Evidence, Object, Reply, Usage
 from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.research.answer import Answer
+from gemini_cli_mcp.research.citation_gate import gated
 from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.text import scrub
 
 _WEAKEST_FIRST: tuple[Evidence, ...] = ("none", "events", "ledger")
 
 
+UNCHECKED: dict[Evidence, str] = {
+    "events": "Nothing was checked: the CLI told that it searched but not what it found, so links "
+    "and their claims are the model's own.",
+    "none": "Nothing was checked: the CLI told neither what it searched nor what it found, so "
+    "links and their claims are the model's own.",
+}
+
+
 def common(question: str, started: float, answers: Sequence[Answer]) -> Object:
     """The metadata of a research that began at `started` and got these answers."""
     ledger = Ledger.of(*(answer.reply for answer in answers))
-    evidence = min((answer.reply.evidence for answer in answers), key=_WEAKEST_FIRST.index)
+    kinds: set[Evidence] = {answer.reply.evidence for answer in answers}
+    evidence = next(kind for kind in _WEAKEST_FIRST if kind in kinds)
     provider = answers[-1].provider
     models = [answer.reply.model for answer in reversed(answers) if answer.reply.model]
     usages = [answer.usage for answer in answers if answer.usage]
@@ -37,10 +47,19 @@ def common(question: str, started: float, answers: Sequence[Answer]) -> Object:
         metadata["search_suggestions"] = suggestions
     if fallback := [item for answer in answers for item in answer.fallback]:
         metadata["fallback"] = fallback
-    if ledger.every_search_failed:
-        why = scrub(redact(ledger.errors[0]))[:300]
-        metadata["note"] = f"Every web search failed, so the text is from the model's memory: {why}"
+    if note := _note(evidence, ledger, [answer.reply for answer in answers]):
+        metadata["note"] = note
     return metadata
+
+
+def _note(evidence: Evidence, ledger: Ledger, replies: Sequence[Reply]) -> str:
+    """What a reader must know of what the text rests on."""
+    if ledger.every_search_failed:
+        why = gated(scrub(redact(ledger.errors[0]))[:300], replies)
+        return f"Every web search failed, so the text is from the model's memory: {why}"
+    if evidence != "ledger":
+        return UNCHECKED[evidence]
+    return "" if ledger.searches else "No web search was made: the text is from the model's memory."
 
 
 def _each_once(lists: Iterable[list[str]]) -> list[str]:

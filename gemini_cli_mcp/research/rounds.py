@@ -17,6 +17,7 @@ SAID: dict[Doubt, str] = {
     "round_one": "the first round only drafts",
     "no_search": "it did not search",
     "search_failed": "none of its searches found anything",
+    "record_only": "its searches are not proven, because the run was cut off",
     "unseen_citation": "it cites what nobody saw",
     "truncated": "its report broke off",
     "rejected": "its report was much shorter than one before, or not its own",

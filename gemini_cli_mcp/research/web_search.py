@@ -28,6 +28,7 @@ from gemini_cli_mcp.errors import (
 from gemini_cli_mcp.models import Grounding, Hit, Object, Progress, Provider
 from gemini_cli_mcp.providers.choice import Providers, without_foreign_keys
 from gemini_cli_mcp.providers.glm import Found, Glm
+from gemini_cli_mcp.research.citation_gate import gate
 from gemini_cli_mcp.research.evidence import canonical, domain_of, host_of
 from gemini_cli_mcp.research.grounded import grounded_reply
 from gemini_cli_mcp.research.patience import Sleep, patiently
@@ -210,7 +211,8 @@ class WebSearch:
             Hit(source.title or domain_of(source), source.url, domain_of(source))
             for source in search.sources
         )
-        return Found(search.text, hits), applied
+        summary = (await gate(search.text[:LONGEST_SUMMARY], [reply])).text
+        return Found(summary, hits), applied
 
     def _provider(self, target: Target) -> Provider:
         if target not in self._providers:

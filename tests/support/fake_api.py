@@ -58,6 +58,14 @@ class FakeApi:
     """The calls of each conversation, instead of the same for all."""
     sites: dict[str, str] = field(default_factory=dict[str, str])
     """The one site that is found for a query; for all other queries there are two."""
+    memory: str = "From memory."
+    """What a search says that finds nothing (`sites` has an empty name for its query)."""
+    fetched: str = "A page about blue."
+    """What a fetch says."""
+    retrieves: bool = True
+    """Whether a fetch has really read the pages that it may."""
+    queries: list[str] = field(default_factory=list[str])
+    """What Google says that it searched."""
     direct: str | None = None
     """What a request with Google Search says to whoever makes it itself."""
     support: tuple[int, ...] = (4,)
@@ -96,14 +104,17 @@ class FakeApi:
         if request.kind == "search":
             asked = [site for query, site in self.sites.items() if query in request.text]
             if asked == [""]:
-                return 200, _candidate([{"text": "From memory."}])
+                return 200, _candidate([{"text": self.memory}])
             text = self.direct or "Blue, says NASA."
             parts: list[Body] = [{"text": text}]
             if self.direct:
                 parts.insert(0, {"text": "I think.", "thought": True})
-            return 200, _candidate(parts, self.grounding or _grounding(self.support, *asked))
+            found = self.grounding or _grounding(self.support, *asked)
+            if self.queries:
+                found["webSearchQueries"] = self.queries
+            return 200, _candidate(parts, found)
         if request.kind == "fetch":
-            return 200, _candidate([{"text": "A page about blue."}])
+            return 200, self._fetch(request)
         turn = sum(
             1
             for content in request.body["contents"]
@@ -123,6 +134,12 @@ class FakeApi:
             return 200, {"candidates": [{"finishReason": self.finish, "index": 0}]}
         return 200, _candidate([{"text": text}])
 
+    def _fetch(self, request: Request) -> Body:
+        answer = _candidate([{"text": self.fetched}])
+        if self.retrieves:
+            answer["candidates"][0]["urlContextMetadata"] = _retrieved(request.text)
+        return answer
+
 
 def _candidate(parts: list[Body], grounding: Body | None = None) -> Body:
     candidate: Body = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}
@@ -130,6 +147,14 @@ def _candidate(parts: list[Body], grounding: Body | None = None) -> Body:
         candidate["groundingMetadata"] = grounding
     usage = {"promptTokenCount": 100, "candidatesTokenCount": 10, "totalTokenCount": 110}
     return {"candidates": [candidate], "usageMetadata": usage}
+
+
+def _retrieved(prompt: str) -> Body:
+    """All pages that the CLI allows to be read."""
+    allowed = prompt.partition("<authorized_urls>\n")[2].partition("\n</authorized_urls>")[0]
+    status = "URL_RETRIEVAL_STATUS_SUCCESS"
+    pages = [{"retrievedUrl": url, "urlRetrievalStatus": status} for url in allowed.split("\n")]
+    return {"urlMetadata": pages}
 
 
 def _grounding(ends: tuple[int, ...], *sites: str) -> Body:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A gemini CLI without Node for tests of warm processes: single runs and ACP, on the fake API.
 
-It does with one search what 0.61 does: the same requests, events, session record and errors. It
+It does with one search what 0.61 does: the same requests, events, session record,
+telemetry and errors. It
 is installed like the official one, so the program takes it for that (`install`).
 """
 
@@ -13,11 +14,13 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 SEARCH = "google_web_search"
 MAX_TURNS = 50
+TOKENS = {"input_token_count": 100, "output_token_count": 10, "total_token_count": 110}
 
 Tell = Callable[..., None]
 """Takes `text`, `begin` or `end`, and what belongs to it."""
@@ -77,13 +80,29 @@ def ask(body: dict[str, Any]) -> dict[str, Any]:
         raise ApiError(error.code, error.read().decode()) from None
 
 
-def search(query: str) -> tuple[str, str]:
+def log(session: str, name: str, **attributes: Any) -> None:
+    """One event of the telemetry."""
+    path = os.environ.get("GEMINI_TELEMETRY_OUTFILE")
+    if path and os.environ.get("GEMINI_TELEMETRY_ENABLED") == "true":
+        event = {"event.name": f"gemini_cli.{name}", "session.id": session, "model": model()}
+        event["event.timestamp"] = datetime.now(UTC).isoformat()
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"attributes": {**event, **attributes}}, indent=2) + "\n")
+
+
+def search(session: str, query: str) -> tuple[str, str]:
     """How the tool's call ended, and what it returned."""
     contents = [{"role": "user", "parts": [{"text": query}]}]
+    call = {"function_name": SEARCH, "function_args": json.dumps({"query": query})}
+    log(session, "api_request", role="utility_tool", request_text=json.dumps(contents))
     try:
         found = ask({"contents": contents, "tools": [{"googleSearch": {}}]})
     except ApiError as error:
+        log(session, "tool_call", **call, success=False, error=str(error))
         return "error", f"Error: {error}"
+    answer = json.dumps({"candidates": [found]})
+    log(session, "api_response", role="utility_tool", response_text=answer, **TOKENS)
+    log(session, "tool_call", **call, success=True)
     chunks = found.get("groundingMetadata", {}).get("groundingChunks", [])
     sources = [
         f"[{number}] {chunk['web']['title']} ({chunk['web']['uri']})"
@@ -102,6 +121,7 @@ def turn(prompt: str, session: str, tell: Tell, cancelled: Callable[[], bool]) -
     text = ""
     for _ in range(MAX_TURNS):
         candidate = ask({"contents": contents, "tools": tools})
+        log(session, "api_response", role="main", **TOKENS)
         if cancelled():
             raise Cancelled
         parts = candidate.get("content", {}).get("parts", [])
@@ -112,7 +132,7 @@ def turn(prompt: str, session: str, tell: Tell, cancelled: Callable[[], bool]) -
         if not call:
             break
         tell("begin", call["id"], call["args"]["query"])
-        status, output = search(call["args"]["query"])
+        status, output = search(session, call["args"]["query"])
         tell("end", call["id"], status, output)
         answered = {"functionResponse": {"name": SEARCH, "response": {"output": output}}}
         calls.append({**call, "status": status, "result": [answered]})

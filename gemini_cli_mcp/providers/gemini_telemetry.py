@@ -1,0 +1,235 @@
+"""The official CLI's own telemetry: what its searches and fetches really returned.
+
+The CLI writes the API's answers into a private file of ours, grounding metadata and retrieved
+addresses as structured data. No query, page or model text can forge that: they are strings in it.
+The file is a row of JSON objects; it is complete when the process has ended well, and up to five
+seconds late in one that goes on (measured on 0.61, not configurable).
+"""
+
+import codecs
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import unescape
+from pathlib import Path
+
+from gemini_cli_mcp.models import Fetch, Object, Search, Source, Usage, as_count, as_list, as_object
+from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, pages_asked
+from gemini_cli_mcp.providers.grounding import candidate_of, fetches_of, search_of
+
+LARGEST = 32 << 20
+"""Bytes of it that are read; a run has some hundred thousand."""
+ENVIRONMENT = {
+    "GEMINI_TELEMETRY_ENABLED": "true",
+    "GEMINI_TELEMETRY_TARGET": "local",
+    "GEMINI_TELEMETRY_LOG_PROMPTS": "true",
+    "GEMINI_TELEMETRY_TRACES_ENABLED": "false",
+    "GEMINI_TELEMETRY_USE_COLLECTOR": "false",
+    "GEMINI_TELEMETRY_USE_CLI_AUTH": "false",
+    "GEMINI_TELEMETRY_OTLP_ENDPOINT": "",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "",
+}
+"""Into our file and nowhere else, whatever a linked .env says."""
+OFF = {**ENVIRONMENT, "GEMINI_TELEMETRY_ENABLED": "false", "GEMINI_TELEMETRY_OUTFILE": ""}
+
+_HELPER = "utility_tool"
+_PAGE = re.compile(r'^<source url="([^"]*)">\n(?!Error: )', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What the telemetry of one session proves."""
+
+    searches: tuple[Search, ...]
+    fetches: tuple[Fetch, ...]
+    tool_calls: int
+    model: str | None
+    """That wrote the answer."""
+    usage: Usage
+    """Of every call to the API, the helpers' included."""
+
+
+class TelemetryFile:
+    """A file that the CLI writes to, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._events: dict[str, list[Object]] = {}
+
+    def session(self, session_id: str) -> Telemetry | None:
+        """What is known of a session by now; None if there is no answer of the API yet."""
+        for event in self._new_events():
+            self._events.setdefault(str(event.get("session.id")), []).append(event)
+        return summary(self._events.get(session_id, []))
+
+    def forget(self, session_id: str) -> None:
+        """Drop what is kept of a session."""
+        self._events.pop(session_id, None)
+
+    def clear(self) -> None:
+        """Drop everything that was written so far: it holds whole conversations."""
+        try:
+            os.truncate(self._path, 0)
+        except OSError:
+            return  # there is none, or it goes with its folder
+        self._at, self._rest, self._events = 0, "", {}
+        self._decoder.reset()
+
+    def _new_events(self) -> list[Object]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                read = file.read(LARGEST)
+        except OSError:
+            return []
+        self._at += len(read)
+        events, self._rest = _parsed(self._rest + self._decoder.decode(read))
+        return events
+
+
+def take(path: Path, session_id: str) -> Telemetry | None:
+    """What the file of a process that has ended proves of its session; None if nothing."""
+    return TelemetryFile(path).session(session_id)
+
+
+def summary(events: Sequence[Object]) -> Telemetry | None:
+    """What these events of one session prove."""
+    responses = [event for event in events if _name(event) == "api_response"]
+    calls = [event for event in events if _name(event) == "tool_call"]
+    if not responses:
+        return None
+    answered = list(_helper_answers(events))
+    models = [str(event.get("model")) for event in responses if event.get("role") == "main"]
+    return Telemetry(
+        tuple(_searches(calls, answered)),
+        tuple(_fetches(calls, answered)),
+        len(calls),
+        models[-1] if models else None,
+        _usage(responses, len(calls)),
+    )
+
+
+def _searches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -> Iterator[Search]:
+    """One for each call of the tool; whatever else the API found has no call to its name."""
+    left = list(answered)
+    for call in calls:
+        if call.get("function_name") != SEARCH_TOOL:
+            continue
+        query = str(_arguments(call).get("query", ""))
+        if not _succeeded(call):
+            yield Search(query, error=_error(call))
+            continue
+        own = next((answer for answer in left if answer[0] == query), None)
+        if own:
+            left.remove(own)
+        yield search_of(own[1], query) if own else Search(query)
+
+
+def _fetches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -> Iterator[Fetch]:
+    fetching = [call for call in calls if call.get("function_name") == FETCH_TOOL]
+    queries = {
+        str(_arguments(call).get("query", ""))
+        for call in calls
+        if call.get("function_name") == SEARCH_TOOL
+    }
+    for call in fetching:
+        if not _succeeded(call):
+            yield Fetch(error=_error(call))
+    for request, candidate in answered:
+        yield from fetches_of(candidate)
+        # The CLI reads a page itself where the API cannot, and hands it to its helper.
+        if fetching and request not in queries:
+            asked = {url for call in fetching for url in pages_asked(_arguments(call))}
+            read = [unescape(url) for url in _PAGE.findall(request)]
+            if pages := tuple(Source(url, "") for url in read if url in asked):
+                yield Fetch(pages=pages)
+
+
+def _helper_answers(events: Sequence[Object]) -> Iterator[tuple[str, Object]]:
+    """What the tools' own calls to the API were asked and answered.
+
+    Nothing but time connects the two: an answer's begin is its end less its duration.
+    """
+    helpers = [event for event in events if event.get("role") == _HELPER]
+    requests = [event for event in helpers if _name(event) == "api_request"]
+    for event in helpers:
+        if _name(event) != "api_response" or not requests:
+            continue
+        began = _milliseconds(event) - as_count(event.get("duration_ms"))
+        nearest = min(requests, key=lambda request: abs(_milliseconds(request) - began))
+        requests.remove(nearest)
+        yield _asked(nearest), candidate_of(as_object(_json(event.get("response_text"))))
+
+
+def _asked(request: Object) -> str:
+    """The text of a helper's one message."""
+    message = as_object(next(iter(as_list(_json(request.get("request_text")))), None))
+    return "".join(str(as_object(part).get("text") or "") for part in as_list(message.get("parts")))
+
+
+def _usage(responses: Sequence[Object], tool_calls: int) -> Usage:
+    def total(name: str) -> int:
+        return sum(as_count(event.get(f"{name}_token_count")) for event in responses)
+
+    return Usage(
+        total("input"), total("output"), total("cached_content"), total("total"), tool_calls
+    )
+
+
+def _succeeded(call: Object) -> bool:
+    return call.get("success") is True
+
+
+def _error(call: Object) -> str:
+    return str(call.get("error.message") or call.get("error") or "it failed")
+
+
+def _arguments(call: Object) -> Object:
+    return as_object(_json(call.get("function_args")))
+
+
+def _milliseconds(event: Object) -> float:
+    try:
+        written = str(event.get("event.timestamp")).replace("Z", "+00:00")
+        return datetime.fromisoformat(written).timestamp() * 1000
+    except ValueError:
+        return 0.0
+
+
+def _name(event: Object) -> str:
+    return str(event.get("event.name")).removeprefix("gemini_cli.")
+
+
+def _json(text: object) -> object:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parsed(text: str) -> tuple[list[Object], str]:
+    """The attributes of all objects that are complete, and what is left."""
+    decoder = json.JSONDecoder()
+    found: list[Object] = []
+    at = 0
+    while (at := _skip_blanks(text, at)) < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break  # the rest of it is still to come
+        attributes = as_object(as_object(value).get("attributes"))
+        if "event.name" in attributes:
+            found.append(attributes)
+    return found, text[at:]
+
+
+def _skip_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
