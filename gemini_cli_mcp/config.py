@@ -117,8 +117,8 @@ class Config(BaseModel):
     warm: Annotated[int, Field(ge=0, le=100)] = Field(
         1,
         title="GEMINI_MCP_WARM",
-        description="Long-lived CLI processes that `serve` keeps ready for search and deep_search; "
-        "0: a new process for every run",
+        description="Shared CLI processes that `serve` keeps ready for searches beyond "
+        "GEMINI_MCP_CONCURRENCY; 0: none",
     )
     warm_sessions: Annotated[int, Field(ge=1, le=1000)] = Field(
         64,

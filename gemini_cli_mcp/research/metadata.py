@@ -26,8 +26,8 @@ UNCHECKED: dict[Evidence, str] = {
 def common(question: str, started: float, answers: Sequence[Answer]) -> Object:
     """The metadata of a research that began at `started` and got these answers."""
     ledger = Ledger.of(*(answer.reply for answer in answers))
-    kinds: set[Evidence] = {answer.reply.evidence for answer in answers}
-    evidence = next(kind for kind in _WEAKEST_FIRST if kind in kinds)
+    kinds = [answer.reply.evidence for answer in answers]
+    evidence: Evidence = next(kind for kind in _WEAKEST_FIRST if kinds.count(kind))
     provider = answers[-1].provider
     models = [answer.reply.model for answer in reversed(answers) if answer.reply.model]
     usages = [answer.usage for answer in answers if answer.usage]

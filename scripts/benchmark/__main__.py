@@ -18,6 +18,8 @@ async def main(*, peers: bool) -> None:
             subjects.append(await measure.measured(subject, fake))
         say("deep search ...")
         deep = await measure.deep_search(fake)
+        say("telemetry ...")
+        telemetry = await measure.telemetry(fake)
     say("server start ...")
     start = measure.start_up()
     say("gateway ...")
@@ -25,7 +27,10 @@ async def main(*, peers: bool) -> None:
     say("a team's server ...")
     team = await load()
     say("JSON finder ...")
-    results = document.Results(subjects, start, deep, measure.finder(), through, team)
+    gate = measure.gate()
+    results = document.Results(
+        subjects, start, deep, telemetry, gate, measure.finder(), through, team
+    )
     sys.stdout.write(document.page(results))
     if peers:
         document.write(results)

@@ -28,6 +28,8 @@ class Results:
     """Ours first: warm, then a process per call; then the CLI itself; then peers."""
     start_up: tuple[float, float]
     deep_search: tuple[float, int]
+    telemetry: tuple[float, float]
+    gate: tuple[float, float]
     finder: dict[str, list[float]]
     gateway: Gateway
     load: Load
@@ -57,6 +59,11 @@ def page(results: Results) -> str:
             start=ours / bare,
             rounds=rounds,
             beyond=beyond,
+            telemetry_on=results.telemetry[0],
+            telemetry_off=results.telemetry[1],
+            gate=results.gate[0] * 1000,
+            parse=results.gate[1] * 1000,
+            gate_ratio=results.gate[0] / results.gate[1],
             through=results.gateway.through * 1000,
             direct=results.gateway.direct * 1000,
             added=(results.gateway.through - results.gateway.direct) * 1000,

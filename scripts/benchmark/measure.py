@@ -11,12 +11,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
+from markdown_it import MarkdownIt
 
+from gemini_cli_mcp.models import Reply, Search, Source
 from gemini_cli_mcp.research.answer import KEYS, fitting
+from gemini_cli_mcp.research.citation_gate import check_citations
+from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.research.json_finder import find
 from scripts.benchmark.api import Api
 from scripts.benchmark.memory import peak
-from scripts.benchmark.subjects import DEEP, OURS, Place, Subject
+from scripts.benchmark.subjects import DEEP, OURS, ROOT, Place, Subject, command_line
 from tests.support import report
 
 SLOW = 1.0
@@ -126,6 +130,37 @@ def _until_initialized(command: list[str], folder: str) -> float:
         server.stdin.flush()
         assert b'"result"' in server.stdout.readline()
         return time.perf_counter() - begin
+
+
+def gate(times: int = 9) -> tuple[float, float]:
+    """Seconds of the gate for links on real documents, and of one parse of the same text."""
+    text = "\n\n".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+    source = Source("https://example.org/page", "example.org")
+    ledger = Ledger.of(Reply("", None, "ledger", (Search("x", sources=(source,)),)))
+    markdown = MarkdownIt("commonmark").enable("table")
+    works = (lambda: check_citations(text, ledger), lambda: markdown.parse(text))
+    taken: tuple[list[float], list[float]] = ([], [])
+    for _ in range(times):
+        for work, seconds in zip(works, taken, strict=True):
+            begin = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - begin)
+    return statistics.median(taken[0]), statistics.median(taken[1])
+
+
+async def telemetry(api: Api, times: int = 9) -> tuple[float, float]:
+    """Seconds of one cold run of the CLI with its telemetry and without, by turns."""
+    api.delay(0)
+    taken: tuple[list[float], list[float]] = ([], [])
+    with TemporaryDirectory(prefix="bench-") as folder:
+        place = Place(Path(folder), api)
+        for _ in range(times + 1):  # the first of each warms the caches
+            for on, seconds in zip((True, False), taken, strict=True):
+                async with command_line(lean=True, telemetry=on)(place) as ask:
+                    begin = time.perf_counter()
+                    await ask()
+                    seconds.append(time.perf_counter() - begin)
+    return statistics.median(taken[0][1:]), statistics.median(taken[1][1:])
 
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)

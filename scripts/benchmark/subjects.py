@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Subject:
     at_once: tuple[int, ...] = (1, 10)
 
 
-def command_line(*, lean: bool) -> Callable[[Place], Any]:
+def command_line(*, lean: bool, telemetry: bool = False) -> Callable[[Place], Any]:
     """A new process of the CLI for every question, as people and scripts run it."""
 
     @asynccontextmanager
@@ -86,6 +86,7 @@ def command_line(*, lean: bool) -> Callable[[Place], Any]:
             home = gemini_home.prepare(
                 workspace, profile, gemini_home.sign_ins(environ)[0], Limits()
             )
+            home = replace(home, telemetry=telemetry)
             environ, cwd = home.environment(environ, place.folder), home.work
 
         async def ask() -> None:
@@ -129,13 +130,13 @@ def server(
 OURS = [sys.executable, "-m", "gemini_cli_mcp"]
 REAL = {"GEMINI_MODEL": MODEL, "GEMINI_MCP_CLI_PATH": str(CLI)}
 WARM = Subject(
-    "gemini-cli-mcp, warm",
+    "gemini-cli-mcp",
     server(OURS, "search", {"query": QUESTION}, **REAL),
     times=30,
     at_once=(1, 10, 50),
 )
 SINGLE = Subject(
-    "gemini-cli-mcp, a process per call",
+    "gemini-cli-mcp, no shared process",
     server(OURS, "search", {"query": QUESTION}, **REAL, GEMINI_MCP_WARM="0"),
 )
 DEEP = server(OURS, "deep_search", {"query": QUESTION}, **REAL)
