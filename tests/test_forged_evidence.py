@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, Reply, Search, Source, Support
+from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers import gemini_record
 from gemini_cli_mcp.providers.choice import Providers
-from gemini_cli_mcp.providers.gemini_stream import pages_asked
+from gemini_cli_mcp.providers.gemini_run import Finished
+from gemini_cli_mcp.providers.gemini_stream import Transcript, pages_asked
 from gemini_cli_mcp.providers.gemini_telemetry import TelemetryFile, summary, take
 from gemini_cli_mcp.research.citation_gate import MARK
 from gemini_cli_mcp.research.evidence import search_doubt
@@ -232,6 +235,14 @@ def test_a_file_is_read_as_it_grows_also_where_it_is_cut(tmp_path: Path) -> None
     assert path.stat().st_size == 0 and growing.session("s") is None
 
 
+def test_a_file_that_lacks_the_answer_of_a_search_proves_nothing() -> None:
+    """It was cut off, or a CLI of another version wrote it."""
+    without = {**answered(found("a"), 10, 10), "response_text": None}
+
+    assert summary([asked("x", 0), searching("x"), event("api_response", role="main")]) is None
+    assert summary([asked("x", 0), without, searching("x")]) is None
+
+
 @pytest.mark.parametrize("content", ["", "{", "null [] 7", '{"attributes": {"event.name": 1}}'])
 def test_a_file_that_is_none_proves_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "telemetry.log").write_text(content)
@@ -315,6 +326,18 @@ def test_a_record_confirms_pages_and_never_adds_any(tmp_path: Path) -> None:
 )
 def test_the_prompt_of_a_fetch_is_read_as_the_cli_reads_it(prompt: str, pages: list[str]) -> None:
     assert pages_asked({"prompt": prompt}) == pages
+
+
+@pytest.mark.parametrize("official", [True, False])
+def test_a_record_alone_is_believed_of_other_clis_only(official: bool) -> None:
+    search = Search("q", sources=(Source(REDIRECT + "a", "a.org"),))
+    record = gemini_record.Record("model", True, (search,), ())
+    transcript = Transcript(lambda _: None, Limits(), session_id="s")
+
+    finished = Finished(Completed("exited", 0, ""), transcript, record, None, official)
+
+    assert finished.reply.record_only is official
+    assert finished.found_something is not official
 
 
 def test_what_only_a_record_of_an_official_cli_says_verifies_nothing() -> None:

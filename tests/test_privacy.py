@@ -38,7 +38,10 @@ FAILURES: dict[str, Turn] = {
     "no such model": {"exit_code": 1, "status": "error", "message": f"models/{ECHO} is not found"},
     "a model that gives up": {"text": json.dumps({"success": False, "error": ECHO})},
     "prose": {"text": ECHO, "correction": {"text": ECHO}},
-    "a failed correction": {"text": ECHO, "correction": {"exit_code": 1, "stderr": ECHO}},
+    "a failed correction": {
+        "text": ECHO,
+        "correction": {"exit_code": 1, "status": "error", "message": ECHO, "stderr": ECHO},
+    },
     "a failed search": {"text": report(ANSWER), "searches": [{"query": QUERY, "error": ECHO}]},
     "a broken answer": {"text": ECHO, "cut": True},
     "a usage error": {"exit_code": 1, "stderr": f"Unknown argument: {ECHO}"},

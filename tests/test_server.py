@@ -349,13 +349,18 @@ def test_log_lines_have_their_level_and_no_stack_traces(stub: Stub, tmp_path: Pa
         "try: 1 / 0\n"
         "except ZeroDivisionError: log.exception('two\\nlines, GEMINI_API_KEY=abcdefgh')\n"
         "log.debug('hidden')\n"
+        "try: int('a question')\n"
+        "except ValueError: logging.getLogger('mcp.server').exception('failed: %s', 'a question')\n"
     )
 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
-    assert done.stderr == "[ERROR] two lines, GEMINI_API_KEY=[redacted]\n"
+    first, second = done.stderr.splitlines()
+    assert first == "[ERROR] two lines, GEMINI_API_KEY=[redacted]"
+    assert second.startswith("[ERROR] mcp.server: line ") and second.endswith("(ValueError)")
+    assert "question" not in second
 
 
 LIST: dict[str, object] = {"jsonrpc": "2.0", "method": "tools/list", "params": {}}

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import anyio.to_thread
+
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, GeminiMcpError, InvalidInput
@@ -226,6 +228,11 @@ class GeminiCli:
                     timeout=max(self._config.timeout, self._config.round_timeout),
                     scratch=self._workspace.root(),
                 )
+                if session := transcript.session_id:
+                    # In a thread: after fifty turns it has many megabytes.
+                    telemetry = await anyio.to_thread.run_sync(
+                        gemini_telemetry.take, home.telemetry_file(temp), session
+                    )
             except OSError as error:
                 message = f"{argv[0]} cannot be run: {error.strerror}."
                 if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
@@ -234,7 +241,6 @@ class GeminiCli:
             finally:
                 if session := transcript.session_id:
                     record = gemini_record.take(home.path, session, official=binary.official)
-                    telemetry = gemini_telemetry.take(home.telemetry_file(temp), session)
         return Finished(completed, transcript, record, telemetry, binary.official)
 
 

@@ -82,6 +82,8 @@ class Home:
     path: Path
     work: Path
     """An empty folder to run in: the CLI inlines `@file` from where it runs."""
+    telemetry: bool = True
+    """Whether runs tell what they saw: those with tools do."""
 
     @contextlib.contextmanager
     def temporary_folder(self) -> Generator[Path]:
@@ -91,9 +93,6 @@ class Home:
             yield temp
         finally:
             shutil.rmtree(temp, ignore_errors=True)
-
-    telemetry: bool = True
-    """Whether runs tell what they saw: those with tools do."""
 
     def telemetry_file(self, temp: Path) -> Path:
         """Where a run with this temporary folder writes what it saw."""

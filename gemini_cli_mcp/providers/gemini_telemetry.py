@@ -10,6 +10,7 @@ import codecs
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,8 +21,11 @@ from gemini_cli_mcp.models import Fetch, Object, Search, Source, Usage, as_count
 from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL, pages_asked
 from gemini_cli_mcp.providers.grounding import candidate_of, fetches_of, search_of
 
-LARGEST = 32 << 20
-"""Bytes of it that are read; a run has some hundred thousand."""
+LARGEST = 256 << 20
+"""Bytes of it that are read; a run has some hundred thousand, one of fifty turns many millions:
+every request holds the whole conversation."""
+CHUNK = 4 << 20
+LARGEST_EVENT = 16 << 20
 ENVIRONMENT = {
     "GEMINI_TELEMETRY_ENABLED": "true",
     "GEMINI_TELEMETRY_TARGET": "local",
@@ -81,16 +85,18 @@ class TelemetryFile:
         self._at, self._rest, self._events = 0, "", {}
         self._decoder.reset()
 
-    def _new_events(self) -> list[Object]:
+    def _new_events(self) -> Iterator[Object]:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
-                read = file.read(LARGEST)
+                while self._at < LARGEST and (read := file.read(CHUNK)):
+                    self._at += len(read)
+                    events, self._rest = _parsed(self._rest + self._decoder.decode(read))
+                    yield from events
+                    if len(self._rest) > LARGEST_EVENT:
+                        self._at = LARGEST  # this is no such file
         except OSError:
-            return []
-        self._at += len(read)
-        events, self._rest = _parsed(self._rest + self._decoder.decode(read))
-        return events
+            return
 
 
 def take(path: Path, session_id: str) -> Telemetry | None:
@@ -102,9 +108,9 @@ def summary(events: Sequence[Object]) -> Telemetry | None:
     """What these events of one session prove."""
     responses = [event for event in events if _name(event) == "api_response"]
     calls = [event for event in events if _name(event) == "tool_call"]
-    if not responses:
-        return None
     answered = list(_helper_answers(events))
+    if not responses or not _is_complete(calls, answered):
+        return None
     models = [str(event.get("model")) for event in responses if event.get("role") == "main"]
     return Telemetry(
         tuple(_searches(calls, answered)),
@@ -115,13 +121,29 @@ def summary(events: Sequence[Object]) -> Telemetry | None:
     )
 
 
+def _is_complete(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -> bool:
+    """Whether every search that succeeded has an answer of the API: else the end is missing, or
+    it is the file of a CLI that writes it in another way."""
+    left = Counter(request for request, candidate in answered if candidate)
+    left.subtract(_query(call) for call in calls if _is_search(call) and _succeeded(call))
+    return all(count >= 0 for count in left.values())
+
+
+def _is_search(call: Object) -> bool:
+    return call.get("function_name") == SEARCH_TOOL
+
+
+def _query(call: Object) -> str:
+    return str(_arguments(call).get("query", ""))
+
+
 def _searches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -> Iterator[Search]:
     """One for each call of the tool; whatever else the API found has no call to its name."""
     left = list(answered)
     for call in calls:
-        if call.get("function_name") != SEARCH_TOOL:
+        if not _is_search(call):
             continue
-        query = str(_arguments(call).get("query", ""))
+        query = _query(call)
         if not _succeeded(call):
             yield Search(query, error=_error(call))
             continue
@@ -133,11 +155,7 @@ def _searches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -
 
 def _fetches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -> Iterator[Fetch]:
     fetching = [call for call in calls if call.get("function_name") == FETCH_TOOL]
-    queries = {
-        str(_arguments(call).get("query", ""))
-        for call in calls
-        if call.get("function_name") == SEARCH_TOOL
-    }
+    queries = {_query(call) for call in calls if _is_search(call)}
     for call in fetching:
         if not _succeeded(call):
             yield Fetch(error=_error(call))
@@ -224,7 +242,9 @@ def _parsed(text: str) -> tuple[list[Object], str]:
         except (ValueError, RecursionError):
             break  # the rest of it is still to come
         attributes = as_object(as_object(value).get("attributes"))
-        if "event.name" in attributes:
+        if _name(attributes) in ("api_response", "tool_call") or (
+            _name(attributes) == "api_request" and attributes.get("role") == _HELPER
+        ):
             found.append(attributes)
     return found, text[at:]
 
