@@ -145,6 +145,7 @@ def test_known_links_and_ordinary_text_stay_as_they_are(text: str) -> None:
         ("| a |\n|:-|\n| `x\\|y` \\| z |", "| a |\n| :--- |\n| `x\\|y` \\| z |"),
         ("Head [1]\n===\ntext", "# Head [1]\n\ntext"),
         ("[^e] x[^e]\n\n[^e]:   \n", "x\n"),
+        ("so\u00adft ze\u200bro \u202ebidi\u202c\x0bline\u2028end", "soft zero bidi line end"),
         ("[1]: no definition at all", "\\[1]: no definition at all"),
     ],
 )
