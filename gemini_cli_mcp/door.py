@@ -60,8 +60,12 @@ def tokens_of(environ: Mapping[str, str]) -> tuple[Token, ...]:
             "without tokens."
         )
     found = [Token.of(text) for text in listed]
+    if len({token.value for token in found}) < len(found):
+        raise ConfigError(f"{TOKENS}: a token is there twice.")
     for number, token in enumerate(found, 1):
         value = token.value
+        if not value.strip("=") or (value.endswith("=") and len(value) < SHORTEST_GOOD_TOKEN):
+            raise ConfigError(f"{TOKENS}: token {number} has a name and no token.")
         if not value.isascii() or not value.isprintable() or " " in value:
             raise ConfigError(f"{TOKENS}: token {number} should be printable ASCII without spaces.")
         if len(value) < SHORTEST_GOOD_TOKEN:

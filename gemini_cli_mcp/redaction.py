@@ -10,27 +10,52 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from gemini_cli_mcp.text import scrub
 
 REDACTED = "[redacted]"
 SHORTEST = 6
 """Characters of a value that is looked for; shorter ones stand in ordinary words."""
+SHORTEST_WORD = 16
+"""The same for what may be an ordinary word: `postgres` is a password, and half of a report."""
 SHORTEST_NUMBER = 12
 """The same for numbers: budgets and limits have variables with `TOKENS` in their names too."""
 
-_SECRET_PARTS = frozenset({"KEY", "KEYS", "PASS", "PWD", "PAT", "PSK", "CREDS", "COOKIE", "DSN"})
+_SECRET_PARTS = frozenset(
+    {
+        *(
+            "KEY",
+            "KEYS",
+            "PASS",
+            "PWD",
+            "PW",
+            "PAT",
+            "PSK",
+            "CREDS",
+            "COOKIE",
+            "DSN",
+            "JWT",
+            "AUTH",
+        ),
+        *("PGPASS", "SSHPASS", "BINDPW", "WEBHOOK"),
+    }
+)
 _SECRET_WORDS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "TOKEN", "CREDENTIAL", "APIKEY")
 _NOT_SECRET = frozenset({"PWD", "OLDPWD", "GEMINI_MCP_PASS_ENV"})
 _URL_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 
 _SPLIT = (
-    r"(?:(?:\x1b|\ufffd)\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)"
-    r"|[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffd]"
-    r"|\\(?:[nrt]|u00[0-9a-fA-F]{2}|x[0-9a-fA-F]{2}|e)(?:\[[0-9;?]*m)?)"
+    # Terminal codes, also after their first character was replaced
+    r"(?:(?:\x1b|\ufffd|\x9b)\[[0-?]*[ -/]*[@-~]|[\x1b\ufffd](?:[()][0-9A-Za-z]|[0-9=>])"
+    r"|[\x1b\ufffd]\][^\x07\x1b\ufffd]{0,200}(?:[\x07\ufffd]|\x1b\\)"
+    # Blanks, and what is not seen
+    r"|[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\u3164"
+    r"\ufe00-\ufe0f\ufeff\ufffd\U000e0000-\U000e007f]"
+    # The same as they are escaped in JSON, and escapes of Markdown
+    r"|\\(?:[nrte]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|0?33)(?:\[[0-9;?]*m)?|\\(?=[!-/:-@\[-`{-~]))"
 )
-"""What may stand inside a secret that was split, also where it was escaped in JSON."""
+"""What may stand inside a secret that was split."""
 _SPLITS = re.compile(f"{_SPLIT}+")
 
 _LOOKS_SECRET = re.compile(
@@ -38,7 +63,7 @@ _LOOKS_SECRET = re.compile(
     AIza[\w-]{20,}                                     # Google API keys
     | AQ\.[\w-]{20,}                                   # Google API keys, newer form
     | ya29\.[\w.-]+ | 1//[\w-]{20,}                    # OAuth access and refresh tokens
-    | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*                # JSON web tokens
+    | (?<![\w-])eyJ[\w-]{10,4000}\.[\w-]{10,4000}\.[\w-]{0,4000}  # JSON web tokens
     | -----BEGIN[ ][\w ]*PRIVATE[ ]KEY-----[\s\S]*?(?:-----END[ ][\w ]*KEY-----|\Z)
     | (?i:(?<=bearer[ ])|(?<=basic[ ]))[\w.~+/=-]{6,}
     | (?<=://)[^/\s:@]+:[^/\s@]+(?=@)                  # user:password@ in an address
@@ -86,8 +111,11 @@ def _values(value: str) -> Iterator[str]:
 
 def _is_worth_hiding(value: str) -> bool:
     shortest = SHORTEST_NUMBER if value.isdigit() else SHORTEST
+    if value.isascii() and value.isalpha():
+        shortest = SHORTEST_WORD
     # A file that holds a secret is none itself, and its path helps whoever looks for a mistake.
-    return len(value) >= shortest and not os.path.exists(value)  # noqa: PTH110 - Path's raises
+    is_file = os.path.isabs(value) and os.path.exists(value)  # noqa: PTH110, PTH117 - Path's raises
+    return len(value) >= shortest and not is_file
 
 
 def redact_known(text: str, secrets: Sequence[str]) -> str:
@@ -107,7 +135,10 @@ def _compiled(secrets: tuple[str, ...]) -> tuple[tuple[str, ...], "re.Pattern[st
         spelling
         for secret in secrets
         if secret
-        for spelling in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])
+        for spelling in (
+            *(secret, quote(secret, safe=""), unquote(secret), json.dumps(secret)[1:-1]),
+            secret.replace("<", "&lt;"),
+        )
     }
     joined = sorted(filter(None, (_SPLITS.sub("", each) for each in spellings)), key=len)[::-1]
     alternatives = (f"{_SPLIT}*".join(map(re.escape, secret)) for secret in joined)
@@ -126,7 +157,8 @@ def clean(value: object, secrets: Sequence[str]) -> object:
         return scrub(redact_known(value, secrets))
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        return {str(clean(str(key), secrets)): clean(item, secrets) for key, item in items}
+        # Names are ours: one that equals a secret would make the result unreadable.
+        return {scrub(str(key)): clean(item, secrets) for key, item in items}
     if isinstance(value, list):
         return [clean(item, secrets) for item in cast("list[object]", value)]
     return value

@@ -95,12 +95,18 @@ class Workspace:
             logger.warning("%s can be read or changed by other users: chmod 700 it", folder)
         root = self._servers / secrets.token_hex(8)
         root.mkdir(mode=0o700)
-        lock = os.open(root / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        # Locked before it is recognisable: whoever cleans up finds no content or a held lock.
-        if not _try_lock(lock):
-            os.close(lock)
-            raise OSError(None, "files cannot be locked there")
-        os.write(lock, LOCK_CONTENT)
+        lock = -1
+        try:
+            lock = os.open(root / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            # Locked before it is recognisable: whoever cleans up finds no content or a held lock.
+            if not _try_lock(lock):
+                raise OSError(None, "files cannot be locked there")  # noqa: TRY301 - as any other
+            os.write(lock, LOCK_CONTENT)
+        except OSError:  # a full disk: nobody else would know that the folder is ours
+            if lock >= 0:
+                os.close(lock)
+            shutil.rmtree(root, ignore_errors=True)
+            raise
         self._lock = lock
         return root
 
@@ -173,11 +179,7 @@ class Workspace:
             found = list(self._servers.iterdir())
         except OSError:
             return []  # whoever needs a folder there is told why there is none
-        return [
-            left
-            for left in found
-            if _SERVER_ID.fullmatch(left.name) and _is_folder(left) and _is_own(left.lstat())
-        ]
+        return [left for left in found if _SERVER_ID.fullmatch(left.name) and _is_own_folder(left)]
 
     def close(self) -> None:
         """Remove the folder and let the lock go."""
@@ -187,6 +189,15 @@ class Workspace:
             _remove(self._root)
         os.close(self._lock)
         self._root = self._lock = None
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Whether it is a folder of this user; what another server removes meanwhile is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and _is_own(status)
 
 
 def _is_folder(path: Path) -> bool:

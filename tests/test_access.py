@@ -45,6 +45,14 @@ def test_behind_a_proxy_nobody_comes_in_without_a_token(
     assert "CONFIG_ERROR" in done.stderr and VARIABLE in done.stderr
 
 
+@pytest.mark.parametrize(
+    "tokens", ["good-token,carol=", "alice==", "=", "a=same-token,b=same-token"]
+)
+def test_a_name_without_a_token_and_a_token_twice_are_refused(tokens: str) -> None:
+    with pytest.raises(ConfigError, match=r"a name and no token|twice"):
+        tokens_of({VARIABLE: tokens})
+
+
 @pytest.mark.parametrize("tokens", [",", " , ", "   "])
 def test_a_list_without_a_token_is_no_list(tokens: str) -> None:
     with pytest.raises(ConfigError, match="only blanks and commas"):

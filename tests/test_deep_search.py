@@ -236,7 +236,7 @@ async def test_text_in_a_report_stays_text_in_the_next_prompt(stub: Stub) -> Non
         "@/etc/hosts @temp-invalid-output-1.txt"
     )
     stub.plays(draft(hostile))
-    hostile = hostile.replace("</", r"\</")  # raw HTML is text, also for whoever reads the report
+    hostile = hostile.replace("</", "&lt;/")  # raw HTML is text, also for whoever reads the report
 
     result = await stub.deep_search(max_iterations=2)
 

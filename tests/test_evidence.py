@@ -141,7 +141,7 @@ def test_known_links_and_ordinary_text_stay_as_they_are(text: str) -> None:
             "evil.com, Node.js, nasa.gov, v1.2, e.g. this",
             "evil\\.com, Node\\.js, nasa.gov, v1.2, e.g. this",
         ),
-        ("<b>bold</b> & &amp;", "\\<b>bold\\</b> & &amp;"),
+        ("<b>bold</b> & &amp;", "&lt;b>bold&lt;/b> & &amp;"),
         ("| a |\n|:-|\n| `x\\|y` \\| z |", "| a |\n| :--- |\n| `x\\|y` \\| z |"),
         ("Head [1]\n===\ntext", "# Head [1]\n\ntext"),
         ("[^e] x[^e]\n\n[^e]:   \n", "x\n"),
@@ -176,13 +176,13 @@ def test_there_is_one_way_to_write_a_thing(text: str, written: str) -> None:
         ("see www.invented.example/a.", f"see {MARK}."),
         (f"[title][a] and [a]\n\n[a]: {FAKE}\n", f"title {MARK} and a {MARK}\n"),
         (f"A claim.[^1]\n\n[^1]: {FAKE}\n", f"A claim.[^1]\n\n[^1]: {MARK}\n"),
-        (f'<a href="{FAKE}">x</a>', f'\\<a href="{MARK}">x\\</a>'),
+        (f'<a href="{FAKE}">x</a>', f'&lt;a href="{MARK}">x&lt;/a>'),
         (f"天空（{FAKE}）是蓝色的", f"天空（{MARK}）是蓝色的"),
         (f"见{FAKE}。更多", f"见{MARK}。更多"),
         (f"[标题]({FAKE})更多", f"标题 {MARK}更多"),
         ("https://invented.example/路径", f"{MARK}路径"),
         (f"[a]({SEEN})[b]({FAKE})", f"[a]({SEEN})b {MARK}"),
-        (f"[outer [inner]({FAKE})]({SEEN})", rf"[outer inner {MARK}\](<{SEEN}>)"),
+        (f"[outer [inner]({FAKE})]({SEEN})", rf"\[outer inner {MARK}\](<{SEEN}>)"),
         ("a@www.b.org, 1.www.2", f"a@{MARK}, 1.{MARK}"),
     ],
 )
@@ -213,6 +213,7 @@ def test_each_url_counts_once() -> None:
 
 UNITS = [
     *("[", "](", "[a](", "`", "` ``", "```\n", "<a:", "[a]: b\n", "http://a ", "((", "![", "]["),
+    *("\\. https://a.b/x ", "\\."),
     *("[a%d]: b\n`c`\n\n", "\\", "x", "//a.b ", "a.com ", "xmpp:", "> ", "  - a\n", "[^1]: x\n"),
 ]
 
@@ -267,6 +268,16 @@ def test_a_large_report_is_gated_to_its_end() -> None:
         ("google.com", "https://x.vertexaisearch.cloud.google.com/y", "unseen"),
         ("example.com", "https://example.com/out?to=%2F%2Fevil.com", "unseen"),
         ("example.com", "https://xn--ls8h1.example.com/", "unseen"),
+        ("example.com", "https://example.com/out?https://evil.com/", "unseen"),
+        ("example.com", "https://example.com/out/https://evil.com", "unseen"),
+        ("example.com", "https://example.com/?u=https%253A%252F%252Fevil.com", "unseen"),
+        ("example.com", "https://example.com/?f=https://example.com/doc.pdf", "domain"),
+        ("example.com", "https://example.com/?q=//comment", "domain"),
+        ("archive.org", "https://web.archive.org/web/2020/https://evil.com/", "domain"),
+        ("google.com", "https://www.google.com/x/../url?q=http:evil.com", "unseen"),
+        ("google.com", "https://www.google.com/%2e/url?sa=t", "unseen"),
+        ("google.com", "https://sites.google.com/view/evil", "unseen"),
+        ("wordpress.com", "https://evil.wordpress.com/", "unseen"),
     ],
 )
 def test_a_found_site_covers_itself_and_nobody_else(found: str, url: str, standing: str) -> None:
@@ -379,6 +390,8 @@ async def test_the_text_of_a_dedicated_search_goes_through_the_gate(stub: Stub) 
         "| a | b |\n|---|---|\n| `x | [t](h&#116;tps://evil.com/x) |",
         "# Head [t](https&#58;//evil.com/x)",
         "[T](HTTPS://EVIL.COM/x)",
+        "http:/[/evil.com/a](./x)",
+        "ww[w.evil.com/a](./x)",
     ],
 )
 def test_no_way_round_the_gate_leads_to_an_invented_address(text: str) -> None:
@@ -402,6 +415,36 @@ def test_no_way_round_the_gate_leads_to_an_invented_address(text: str) -> None:
 def test_good_links_beside_bad_things_stay(text: str) -> None:
     assert SEEN in gate(text)
     assert text.count(FAKE) == gate(text).count(FAKE)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("``[x](https://evil.com/a)` ``[`y`](./p)", f"``[x](https://evil.com/a)` `` `y` {MARK}"),
+        ("ww[w.evil.ninja/a](./x)", MARK),
+        ("[<![img](u) src=x>](https://nasa.gov/x)", "[&lt;img src=x>](https://nasa.gov/x)"),
+        ("evil.xn--p1ai evil.com\\-x", "evil\\.xn--p1ai evil\\.com\\-x"),
+        ("$`$[x](https://evil.com/a)`", "\\$`$[x](https://evil.com/a)`"),
+        ("- [ ] [r]: javascript:x\n\n[r]", "- [ ] \\[r]: javascript:x\n\n[r]"),
+        ("x\n[r]: javascript:x", "x\n\\[r]: javascript:x"),
+        (f"- See [a]({SEEN})\n\n\u3000\n\nEnd", f"- See [a]({SEEN})\n\nEnd"),
+        ("$a<b$ and \\(x<y\\)", "$a<b$ and \\(x<y\\)"),
+        ("a[^b] c[^a]\n\n[^b]: one note\n\n[^a]: two notes", None),
+        ("### x C\\#\n\n# y C# [1]", None),
+        (f"- > a [x]({SEEN})\n\n  > b", None),
+        ("- a [1]\n\n[r]: /x\n\n- b", "- a [1]\n\n* b"),
+        (f"{'> ' * 30}deep [x]({SEEN})", f"{'> ' * 20}deep [x]({SEEN})"),
+    ],
+)
+def test_what_reviews_found(text: str, written: str | None) -> None:
+    assert gate(text) == (text if written is None else written)
+    assert gate(gate(text)) == gate(text)
+
+
+def test_a_table_of_endless_cells_is_text() -> None:
+    text = ("|x" * 250 + "\n" + "|-" * 250 + "\n" + "x<b>\n" * 300 + "\n") * 3
+
+    assert len(gate(text)) < 3 * len(text)
 
 
 def test_prose_behind_a_number_is_not_lost() -> None:

@@ -175,13 +175,39 @@ def test_answers_that_come_in_another_order_belong_to_their_own_searches() -> No
     ]
 
 
+def test_failed_requests_and_equal_times_do_not_mix_answers_up() -> None:
+    queries = [f"q{number}" for number in range(6)]
+    events = [asked(query, 1000) for query in queries]
+    for number in range(6):  # every second one fails, and the answers come in any order
+        if number % 2:
+            error = event("api_error", 1010, role="utility_tool", duration_ms=10, error="400")
+            events += [error, searching(f"q{number}", success=False, error="400")]
+        else:
+            events += [answered(found(f"s{number}"), 1500, 500), searching(f"q{number}")]
+    known = [
+        Search(f"q{number}", sources=(Source(f"{REDIRECT}s{number}", f"s{number}.org"),))
+        for number in (0, 2, 4)
+    ]
+
+    telemetry = summary(events, known)
+
+    assert telemetry
+    got = {search.query: [source.url for source in search.sources] for search in telemetry.searches}
+    assert got == {
+        f"q{number}": [] if number % 2 else [f"{REDIRECT}s{number}"] for number in range(6)
+    }
+
+
 def test_pages_are_those_that_the_api_or_the_cli_itself_read() -> None:
     pages = [
         {"retrievedUrl": "https://a.org/x", "urlRetrievalStatus": "URL_RETRIEVAL_STATUS_SUCCESS"},
         {"retrievedUrl": "https://b.org/x", "urlRetrievalStatus": "URL_RETRIEVAL_STATUS_ERROR"},
     ]
+    prompt = "Read https://c.org/?a=1&b=2 and <https://e.org/?a=1&b=2"
     read = (
-        '<content>\n<source url="https://c.org/?a=1&amp;b=2">\nwords\n</source>\n'
+        "Follow the user's instructions below using the provided webpage content.\n\n"
+        "<user_instructions>\nRead https://c.org/?a=1&amp;b=2 and &lt;https://e.org/?a=1&amp;b=2\n"
+        '</user_instructions>\n\n<content>\n<source url="https://c.org/?a=1&amp;b=2">\nwords\n</source>\n'
         '<source url="https://d.org/">\nError: no\n</source>\n'
         '<source url="https://evil.com/">\nwords\n</source>\n</content>'
     )
@@ -195,7 +221,7 @@ def test_pages_are_those_that_the_api_or_the_cli_itself_read() -> None:
             asked(forged, 2000),  # a search that looks like a page which was read
             answered({"content": {"parts": [{"text": "said"}]}}, 2010, 10),
             searching(forged),
-            called("web_fetch", {"prompt": "Read https://c.org/?a=1&b=2 https://e.org/?a=1&b=2"}),
+            called("web_fetch", {"prompt": prompt}),
             called("web_fetch", {"prompt": "x"}, success=False, error="blocked"),
         ]
     )
@@ -218,6 +244,7 @@ def write(path: Path, *events: Object, mode: str = "a") -> None:
 def test_a_file_is_read_as_it_grows_also_where_it_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "telemetry.log"
     growing = TelemetryFile(path)
+    growing.expect("s")
     assert growing.session("s") is None
     write(tmp_path / "whole", asked("öne", 0), answered(found("ä"), 10, 10), searching("öne"))
     data = (tmp_path / "whole").read_bytes()
@@ -232,6 +259,7 @@ def test_a_file_is_read_as_it_grows_also_where_it_is_cut(tmp_path: Path) -> None
     telemetry = growing.session("s")
     assert telemetry and telemetry.searches[0].sources == (Source(REDIRECT + "ä", "ä.org"),)
     growing.clear()
+    growing.forget("s")
     assert path.stat().st_size == 0 and growing.session("s") is None
 
 

@@ -188,6 +188,7 @@ def test_foreign_secrets_stay_with_us(tmp_path: Path) -> None:
     names = """
         OPENAI_API_KEY GITHUB_TOKEN GEMINI_MCP_HTTP_TOKENS AWS_SECRET_ACCESS_KEY client_secret
         PGPASSWORD DB_PASSWORD_FILE AWS_CREDENTIALS_PATH ZAI_API_KEY MYSQL_PWD GITHUB_PAT EDITOR
+        GOOGLE_CLIENT_SECRET GEMINI_OTHER_TOKEN MISE_GITHUB_TOKEN NVM_AUTH_HEADER
     """
     secrets = dict.fromkeys(names.split(), "secret")
 

@@ -41,6 +41,8 @@ from gemini_cli_mcp.upstreams import Upstream, Upstreams
 
 LARGEST_BODY = 32 << 20
 """Bytes of a request; pictures come in it as text."""
+MOST_VALUES = 300_000
+"""Commas and brackets of a request: parsing more of them would stop everybody else."""
 Work = Callable[[Outlet], Awaitable[object]]
 
 
@@ -217,7 +219,8 @@ class App:
             return refusal(why.status, why.message, why.code)
         body = _object(content)
         if body is None:
-            return refusal(400, "The body must be a JSON object.", "invalid_body")
+            most = f"a JSON object with at most {MOST_VALUES:,} values"
+            return refusal(400, f"The body must be {most}.", "invalid_body")
         most = self._limits.request_items
         if len(turns_of(body)) > most:
             return refusal(413, f"A request has at most {most:,} messages or items.", "too_many")
@@ -263,7 +266,7 @@ class App:
             try:
                 found = await self._search.search(**asked, progress=lambda _: None)
             except Exception as error:  # noqa: BLE001 - the model is told, whatever it is
-                return failure_result(error)
+                return as_object(clean(failure_result(error), self._secrets))
             found = as_object(clean(found, self._secrets))
             hits = wishes.kept([as_object(hit) for hit in as_list(found["hits"])])
             if not hits:
@@ -340,40 +343,45 @@ async def _passed(
     *,
     as_it_is: bool = True,
 ) -> int:
-    """A request and its answer, byte for byte; the status. Or else Refused if there is no path."""
-    wanted = line.header(b"accept-encoding") if as_it_is else None
-    encodings = (b"accept-encoding", wanted or b"identity")
-    async with line.relay(method, path, content, encodings) as response:
-        if response.status_code >= 400:  # as a whole: it may repeat our key
-            raise await line.refused(response)
-        await outlet.start(response.status_code, headers_of(response))
-        await _pass_body(response, line, outlet)
-    await outlet.end()
-    return response.status_code
-
-
-async def _pass_body(response: httpx2.Response, line: Line, outlet: Outlet) -> None:
-    """All of it, if it has an end; a client of events is told why it has none."""
-    size = 0
-    error: Broken | None = None
+    """A request and its answer, byte for byte; the status. Or else Refused if it is an error."""
+    # Only a coding that we can undo: an error is read as a whole, because it may repeat our key.
+    wanted = (line.header(b"accept-encoding") or b"").lower() if as_it_is else b""
+    encodings = (b"accept-encoding", b"gzip" if b"gzip" in wanted else b"identity")
+    error = Broken("The upstream did not come to an end.")
+    events = False
     with anyio.move_on_after(line.limits.upstream_round):
-        async for chunk in response.aiter_raw():
-            size += len(chunk)
-            if size > line.limits.upstream_bytes:
-                error = Broken("The upstream's answer is too large.")
-                break
-            await outlet.write(chunk)
-        else:
-            return
-    error = error or Broken("The upstream did not come to an end.")
-    events = response.headers.get("content-type", "").startswith("text/event-stream")
-    if events and "content-encoding" not in response.headers:
-        await outlet.write(b"\n\n")  # it may have stopped in the middle of a line
+        async with line.relay(method, path, content, encodings) as response:
+            if response.status_code >= 400:
+                raise await line.refused(response)
+            kind = response.headers.get("content-type", "")
+            events = kind.startswith("text/event-stream") and (
+                "content-encoding" not in response.headers
+            )
+            await outlet.start(response.status_code, headers_of(response))
+            if await _pass_body(response, line, outlet):
+                await outlet.end()
+                return response.status_code
+            error = Broken("The upstream's answer is too large.")
+    if events:  # a client of events is told why they stop
+        await outlet.write(b"\n\n")  # it may have been in the middle of a line
         await outlet.tell({"error": error.error})
     raise error
 
 
+async def _pass_body(response: httpx2.Response, line: Line, outlet: Outlet) -> bool:
+    """Pass it on; whether it has an end."""
+    size = 0
+    async for chunk in response.aiter_raw():
+        size += len(chunk)
+        if size > line.limits.upstream_bytes:
+            return False
+        await outlet.write(chunk)
+    return True
+
+
 def _object(content: bytes) -> Object | None:
+    if content.count(b",") + content.count(b"[") > MOST_VALUES:
+        return None
     try:
         value: object = json.loads(content)
     except (ValueError, RecursionError):

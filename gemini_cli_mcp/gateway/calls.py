@@ -5,6 +5,7 @@ GLM gives a call another id in every delta, Ollama the whole call at once, some 
 """
 
 import json
+import re
 from secrets import token_hex
 
 from gemini_cli_mcp.gateway.line import Broken
@@ -12,6 +13,7 @@ from gemini_cli_mcp.models import Object, as_list, as_object
 
 NAME = "web_search"
 """The function that is ours."""
+_STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 LONGEST_NAME = 256
 """Characters of a tool's name; the API takes 64."""
 
@@ -32,7 +34,9 @@ class Call:
         self.shown: int | None = None
         """Its number among those that the client has seen the beginning of."""
         self.hides = hides
-        self._pieces = [arguments] if arguments else []
+        self._pieces: list[str] = []
+        self._balance = _Balance()
+        self.add(arguments)
 
     @property
     def arguments(self) -> str:
@@ -45,6 +49,12 @@ class Call:
         """More of its arguments."""
         if piece:
             self._pieces.append(piece)
+            self._balance.add(piece)
+
+    @property
+    def seems_whole(self) -> bool:
+        """Whether all that was opened in its arguments is closed; quick, however long they are."""
+        return self._balance.is_even
 
     @property
     def has_arguments(self) -> bool:
@@ -75,6 +85,30 @@ class Call:
 
     def piece(self, arguments: str) -> Object:
         return {"input" if self.kind == "custom" else "arguments": arguments}
+
+
+class _Balance:
+    """Whether brackets and quotes of a JSON text that comes in pieces are closed."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._rest = ""
+
+    @property
+    def is_even(self) -> bool:
+        return self._depth == 0 and not self._in_string
+
+    def add(self, piece: str) -> None:
+        piece = self._rest + piece
+        backslashes = len(piece) - len(piece.rstrip("\\"))
+        self._rest = "\\" if backslashes % 2 else ""  # what it escapes is still to come
+        for match in _STRUCTURE.finditer(piece, 0, len(piece) - len(self._rest)):
+            sign = match[0]
+            if sign == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                self._depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(sign, 0)
 
 
 class Calls:
@@ -173,7 +207,7 @@ def _begins_another(delta: Object, call: Call) -> bool:
     """Whether an upstream gave the number of one call to the next."""
     given = str(delta.get("id") or "")
     renamed = _named(delta) and given and given != call.id
-    return bool(renamed and call.has_arguments and call.is_whole)
+    return bool(renamed and call.has_arguments and call.seems_whole)
 
 
 def _is_theirs(call: Call) -> bool:

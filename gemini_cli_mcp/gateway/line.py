@@ -15,6 +15,8 @@ from gemini_cli_mcp.upstreams import Upstream
 
 TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
 """Seconds without a byte; models that think, or are loaded first, take minutes."""
+DECODED = ("identity", "gzip", "deflate")
+"""Codings of a body that are undone when it is read as a whole."""
 HOP_BY_HOP = {
     "connection",
     "keep-alive",
@@ -176,6 +178,9 @@ class Line:
         """The whole of an answer, for the client."""
         kind = response.headers.get("content-type", "application/json")
         headers = [*beside(response), (b"content-type", kind.encode("utf-8", "replace"))]
+        coding = response.headers.get("content-encoding", "identity").lower()
+        if coding not in DECODED:  # then it is as it came
+            headers.append((b"content-encoding", coding.encode("latin-1", "replace")))
         return Refused(response.status_code, headers, await self.whole(response))
 
     async def whole(self, response: httpx2.Response) -> bytes:

@@ -190,7 +190,7 @@ class _Round:
     async def take(self, event: Object, own: Object) -> None:
         """Take one event of a stream, and pass it on as one of the whole."""
         kind = str(event.get("type"))
-        if kind == "error":
+        if kind == "error" or (event.get("error") and "type" not in event):
             raise Broken("The upstream failed.", _error_of(event))
         if not self._splice.response:
             await self._splice.begin(own or self._splice.blank)
@@ -216,6 +216,8 @@ class _Round:
     async def _take_item(self, kind: str, event: Object) -> None:
         item, index = as_object(event.get("item")), as_count(event.get("output_index"))
         if kind == "response.output_item.added":
+            if len(self._places) + len(self._hidden) >= self._most:
+                raise Broken(f"The upstream sent more than {self._most:,} items.")
             if _is_ours(item):
                 self._hidden.add(index)
             else:

@@ -53,6 +53,8 @@ class Outlet:
         await self.end(body)
 
     async def answer_json(self, status: int, headers: Headers, answer: Object) -> None:
+        if answer.get("error"):
+            answer = as_object(clean(answer, self._secrets))
         body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
         await self.answer(status, [*headers, (b"content-type", b"application/json")], body)
 
@@ -68,6 +70,8 @@ class Outlet:
 
     async def tell(self, data: Object) -> None:
         """Send one event; what has a type has its name."""
+        if data.get("error") or as_object(data.get("response")).get("error"):
+            data = as_object(clean(data, self._secrets))
         await self.write(event(json.dumps(data, ensure_ascii=False), data.get("type")))
 
     async def stream(
@@ -94,7 +98,11 @@ class Outlet:
     async def refuse(self, error: Refused) -> None:
         """Pass on what an upstream answered instead."""
         body = redact_known(error.body.decode("utf-8", "surrogateescape"), self._secrets)
-        await self.answer(error.status, error.headers, body.encode("utf-8", "surrogateescape"))
+        headers = [
+            (name, redact_known(value.decode("latin-1"), self._secrets).encode("latin-1"))
+            for name, value in error.headers
+        ]
+        await self.answer(error.status, headers, body.encode("utf-8", "surrogateescape"))
 
     def said(self, error: Exception) -> Object:
         """The error object for a failure; one that nobody foresaw tells no more than its type."""

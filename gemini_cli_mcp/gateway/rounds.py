@@ -17,6 +17,8 @@ from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, as_list, as_object
 
 PATH = "/chat/completions"
+MOST_VALUES = 1_000_000
+"""Commas of one JSON text; parsing more of them would stop everybody else."""
 
 
 @dataclass
@@ -205,6 +207,9 @@ def added_up(total: Object, usage: Object) -> Object:
 
 def parsed(data: str | bytes) -> Object:
     """An object that an upstream sent."""
+    text = data if isinstance(data, bytes) else data.encode("utf-8", "replace")
+    if text.count(b",") > MOST_VALUES:
+        raise Broken(f"The upstream sent more than {MOST_VALUES:,} values.")
     try:
         return as_object(json.loads(data))
     except (ValueError, RecursionError):

@@ -6,6 +6,8 @@ A list of what is allowed, not of what is secret: nobody knows the names of all 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from gemini_cli_mcp.redaction import is_secret
+
 ALLOWED = (
     # The system, the user and the shell
     *("PATH", "HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "TERM", "TMPDIR", "XDG_*"),
@@ -25,6 +27,8 @@ ALLOWED = (
     # The CLI's own, and the stub's
     *("GEMINI_*", "GOOGLE_*", "STUB_*"),
 )
+OWN_SECRETS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
+"""The CLI's; whatever else looks secret is not for it, though its name may fit the list."""
 NEVER = ("GEMINI_MCP_*",)
 """Ours: the CLI reads none of them, and some are secret."""
 
@@ -34,8 +38,12 @@ def allowed(environ: Mapping[str, str], added: Sequence[str] = ()) -> dict[str, 
     return {
         name: value
         for name, value in environ.items()
-        if not _matches(name, NEVER) and (_matches(name, ALLOWED) or name in added)
+        if not _matches(name, NEVER) and (_is_allowed(name) or name in added)
     }
+
+
+def _is_allowed(name: str) -> bool:
+    return _matches(name, ALLOWED) and (not is_secret(name) or name.upper() in OWN_SECRETS)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

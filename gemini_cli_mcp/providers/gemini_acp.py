@@ -48,6 +48,7 @@ class WarmGemini:
         self._telemetry = TelemetryFile(home.telemetry_file(temp))
         self._tasks = tasks
         self._limits = config.limits
+        self._secrets = config.secrets
         self._most = config.warm_sessions
         self._longest_idle = config.warm_idle
         # The caller's own deadline comes before this one.
@@ -109,6 +110,7 @@ class WarmGemini:
         self._tasks.start_soon(self._keep_stock)
         self._tasks.start_soon(self._watch)
         self._tasks.start_soon(self._give_back)
+        self._tasks.start_soon(self._clear_telemetry)
 
     # Seats
 
@@ -137,8 +139,9 @@ class WarmGemini:
         """One run. Raises Lost if it has to be made elsewhere."""
         session = await self._session()
         self.served += 1
-        turn = Turn(Transcript(progress, self._limits))
+        turn = Turn(Transcript(progress, self._limits, self._secrets))
         turn.transcript.take({"type": "init", "session_id": session})
+        self._telemetry.expect(session)
         text = prompt.encode("utf-8", "replace").decode()
         answer = self._agent.prompt(session, text, turn.hear)
         record = None
@@ -149,27 +152,37 @@ class WarmGemini:
                 record = self._take_record(session)
             else:
                 self._agent.forget(session)
+                self._telemetry.forget(session)
                 self._leaving += 1
                 self._tasks.start_soon(self._let_go, session, answer)
         if ended == "exited":
-            return turn.finished(answer, record, await self._what_it_saw(session, turn))
+            return turn.finished(answer, record, await self._what_it_saw(session, turn, record))
         await asyncio.wait({answer}, timeout=self._limits.cancel_answer)
         if not answer.done() and not turn.transcript.is_searching:
             raise Lost  # the process hangs; of a search it may be the API that does
         return Finished(Completed(ended, None, ""), turn.transcript, None, official=True)
 
-    async def _what_it_saw(self, session: str, turn: Turn) -> Telemetry | None:
+    async def _what_it_saw(
+        self, session: str, turn: Turn, record: gemini_record.Record | None
+    ) -> Telemetry | None:
         """The telemetry of a run, if it comes in time; one without tools has nothing to prove."""
         telemetry = None
         with anyio.move_on_after(self._limits.telemetry if turn.tool_calls else 0):
             while True:
-                telemetry = self._telemetry.session(session)
+                telemetry = self._telemetry.session(session, record.searches if record else ())
                 if telemetry and telemetry.tool_calls >= turn.tool_calls:
                     break
                 telemetry = None
                 await anyio.sleep(TELEMETRY_LOOK)
         self._telemetry.forget(session)
         return telemetry
+
+    async def _clear_telemetry(self) -> None:
+        """The last of a run is written when it is over, and it holds whole conversations."""
+        while True:
+            await anyio.sleep(max(self._limits.telemetry, 1.0))
+            if not self._sitting and not self._leaving:
+                self._telemetry.clear()
 
     async def _follow(self, answer: "asyncio.Future[Object]", turn: "Turn") -> Ended:
         deadline = time.monotonic() + self._timeout

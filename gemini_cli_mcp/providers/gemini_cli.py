@@ -101,7 +101,8 @@ class GeminiCli:
     async def ground(self, query: str, how: Grounding, progress: Progress) -> Reply:
         """Let the CLI make one search, which is a request of its own with no other tool.
 
-        What the model makes of it does not matter, nor if it fails in that.
+        What the model makes of it does not matter; nor if it fails in that, as long as the CLI
+        still writes down what it saw.
         """
         if how.model != "flash" and gemini_home.renamed(how.model):
             raise InvalidInput(
@@ -211,7 +212,7 @@ class GeminiCli:
         progress: Progress,
     ) -> Finished:
         argv = [*binary.argv, *flags]
-        transcript = Transcript(progress, self._config.limits)
+        transcript = Transcript(progress, self._config.limits, self._secrets)
         record = telemetry = None
         with home.temporary_folder() as temp:
             env = home.environment(self._environ, temp, self._config.pass_env)
@@ -229,9 +230,11 @@ class GeminiCli:
                     scratch=self._workspace.root(),
                 )
                 if session := transcript.session_id:
+                    record = gemini_record.take(home.path, session, official=binary.official)
+                    known = record.searches if record else ()
                     # In a thread: after fifty turns it has many megabytes.
                     telemetry = await anyio.to_thread.run_sync(
-                        gemini_telemetry.take, home.telemetry_file(temp), session
+                        gemini_telemetry.take, home.telemetry_file(temp), session, known
                     )
             except OSError as error:
                 message = f"{argv[0]} cannot be run: {error.strerror}."
@@ -239,8 +242,8 @@ class GeminiCli:
                     raise CliNotFound(message) from None
                 raise ExecutionFailed(message) from None
             finally:
-                if session := transcript.session_id:
-                    record = gemini_record.take(home.path, session, official=binary.official)
+                if transcript.session_id and record is None:  # it is not left, however that ended
+                    gemini_record.take(home.path, transcript.session_id)
         return Finished(completed, transcript, record, telemetry, binary.official)
 
 

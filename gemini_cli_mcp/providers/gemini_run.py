@@ -36,7 +36,7 @@ class Finished:
     @property
     def reply(self) -> Reply:
         transcript, record, telemetry = self.transcript, self.record, self.telemetry
-        if telemetry:
+        if telemetry and len(telemetry.searches) >= len(transcript.searches):  # else it is cut off
             return Reply(
                 transcript.text,
                 telemetry.model or transcript.busiest_model,

@@ -1,11 +1,13 @@
 """What the CLI says while it runs: its stream-json events, or plain text if it has none."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.models import Object, Progress, Search, Usage, as_count, as_object
+from gemini_cli_mcp.redaction import redact_known
 from gemini_cli_mcp.text import one_line
 
 SEARCH_TOOL = "google_web_search"
@@ -25,6 +27,8 @@ class Transcript:
 
     progress: Progress
     limits: Limits
+    secrets: Sequence[str] = ()
+    """What progress must not tell, not even a part of it."""
     session_id: str | None = None
     result: Object | None = None
     """The last event of a run that was not cut off."""
@@ -125,13 +129,13 @@ class Transcript:
         if event.get("tool_name") == SEARCH_TOOL:
             query = str(given.get("query", ""))
             self._searches[str(event.get("tool_id"))] = Search(query, error=UNFINISHED)
+            shown = one_line(redact_known(query, self.secrets), LONGEST)
             self.progress(
-                f"searching \N{LEFT DOUBLE QUOTATION MARK}{one_line(query, LONGEST)}"
-                "\N{RIGHT DOUBLE QUOTATION MARK}"
+                f"searching \N{LEFT DOUBLE QUOTATION MARK}{shown}\N{RIGHT DOUBLE QUOTATION MARK}"
             )
         elif event.get("tool_name") == FETCH_TOOL:
             pages = ", ".join(pages_asked(given)) or "a page"
-            self.progress(f"reading {one_line(pages, LONGEST)}")
+            self.progress(f"reading {one_line(redact_known(pages, self.secrets), LONGEST)}")
 
     def _tool_ended(self, event: Object) -> None:
         tool_id = str(event.get("tool_id"))

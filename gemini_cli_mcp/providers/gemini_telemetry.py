@@ -10,11 +10,10 @@ import codecs
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 
 from gemini_cli_mcp.models import Fetch, Object, Search, Source, Usage, as_count, as_list, as_object
@@ -40,6 +39,11 @@ ENVIRONMENT = {
 OFF = {**ENVIRONMENT, "GEMINI_TELEMETRY_ENABLED": "false", "GEMINI_TELEMETRY_OUTFILE": ""}
 
 _HELPER = "utility_tool"
+_ENDS = ("api_response", "api_error")
+_HANDED_OVER = (
+    "Follow the user's instructions below using the provided webpage content.\n\n"
+    "<user_instructions>\n"
+)
 _PAGE = re.compile(r'^<source url="([^"]*)">\n(?!Error: )', re.MULTILINE)
 
 
@@ -66,11 +70,19 @@ class TelemetryFile:
         self._rest = ""
         self._events: dict[str, list[Object]] = {}
 
-    def session(self, session_id: str) -> Telemetry | None:
-        """What is known of a session by now; None if there is no answer of the API yet."""
+    def expect(self, session_id: str) -> None:
+        """Keep what is written of this session from now on."""
+        self._events.setdefault(session_id, [])
+
+    def session(self, session_id: str, known: Sequence[Search] = ()) -> Telemetry | None:
+        """What is known of an expected session by now; None if there is no answer of the API yet.
+
+        `known` are the searches of its record, which tell whose answer is whose.
+        """
         for event in self._new_events():
-            self._events.setdefault(str(event.get("session.id")), []).append(event)
-        return summary(self._events.get(session_id, []))
+            if (kept := self._events.get(str(event.get("session.id")))) is not None:
+                kept.append(event)
+        return summary(self._events.get(session_id, []), known)
 
     def forget(self, session_id: str) -> None:
         """Drop what is kept of a session."""
@@ -82,7 +94,7 @@ class TelemetryFile:
             os.truncate(self._path, 0)
         except OSError:
             return  # there is none, or it goes with its folder
-        self._at, self._rest, self._events = 0, "", {}
+        self._at, self._rest = 0, ""
         self._decoder.reset()
 
     def _new_events(self) -> Iterator[Object]:
@@ -99,21 +111,23 @@ class TelemetryFile:
             return
 
 
-def take(path: Path, session_id: str) -> Telemetry | None:
+def take(path: Path, session_id: str, known: Sequence[Search] = ()) -> Telemetry | None:
     """What the file of a process that has ended proves of its session; None if nothing."""
-    return TelemetryFile(path).session(session_id)
+    file = TelemetryFile(path)
+    file.expect(session_id)
+    return file.session(session_id, known)
 
 
-def summary(events: Sequence[Object]) -> Telemetry | None:
+def summary(events: Sequence[Object], known: Sequence[Search] = ()) -> Telemetry | None:
     """What these events of one session prove."""
     responses = [event for event in events if _name(event) == "api_response"]
     calls = [event for event in events if _name(event) == "tool_call"]
-    answered = list(_helper_answers(events))
+    answered = list(_helper_answers(events)) if responses else []
     if not responses or not _is_complete(calls, answered):
         return None
     models = [str(event.get("model")) for event in responses if event.get("role") == "main"]
     return Telemetry(
-        tuple(_searches(calls, answered)),
+        tuple(_searches(calls, answered, known)),
         tuple(_fetches(calls, answered)),
         len(calls),
         models[-1] if models else None,
@@ -124,9 +138,8 @@ def summary(events: Sequence[Object]) -> Telemetry | None:
 def _is_complete(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -> bool:
     """Whether every search that succeeded has an answer of the API: else the end is missing, or
     it is the file of a CLI that writes it in another way."""
-    left = Counter(request for request, candidate in answered if candidate)
-    left.subtract(_query(call) for call in calls if _is_search(call) and _succeeded(call))
-    return all(count >= 0 for count in left.values())
+    answers = sum(1 for _, candidate in answered if candidate)
+    return answers >= sum(1 for call in calls if _is_search(call) and _succeeded(call))
 
 
 def _is_search(call: Object) -> bool:
@@ -137,9 +150,13 @@ def _query(call: Object) -> str:
     return str(_arguments(call).get("query", ""))
 
 
-def _searches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -> Iterator[Search]:
-    """One for each call of the tool; whatever else the API found has no call to its name."""
+def _searches(
+    calls: Sequence[Object], answered: Sequence[tuple[str, Object]], known: Sequence[Search]
+) -> Iterator[Search]:
+    """One for each call of the tool. Its sources are those of an answer of the API; which answer
+    is its own, the session record tells where it has the same sources, else the request."""
     left = list(answered)
+    listed = {search.query: [source.url for source in search.sources] for search in known}
     for call in calls:
         if not _is_search(call):
             continue
@@ -147,10 +164,19 @@ def _searches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -
         if not _succeeded(call):
             yield Search(query, error=_error(call))
             continue
-        own = next((answer for answer in left if answer[0] == query), None)
+        urls = listed.get(query)
+        own = next((item for item in left if urls and _urls(item[1]) == urls), None)
+        if own is None and not urls:  # or there is no record of it
+            taken = [other for name, other in listed.items() if name != query and other]
+            free = [item for item in left if _urls(item[1]) not in taken]
+            own = next((item for item in free if item[0] == query), None)
         if own:
             left.remove(own)
         yield search_of(own[1], query) if own else Search(query)
+
+
+def _urls(candidate: Object) -> list[str]:
+    return [source.url for source in search_of(candidate).sources]
 
 
 def _fetches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) -> Iterator[Fetch]:
@@ -162,27 +188,46 @@ def _fetches(calls: Sequence[Object], answered: Sequence[tuple[str, Object]]) ->
     for request, candidate in answered:
         yield from fetches_of(candidate)
         # The CLI reads a page itself where the API cannot, and hands it to its helper.
-        if fetching and request not in queries:
-            asked = {url for call in fetching for url in pages_asked(_arguments(call))}
+        for call in fetching:
+            if request in queries or not _succeeded(call) or not _hands_over(request, call):
+                continue
+            asked = pages_asked(_arguments(call))
             read = [unescape(url) for url in _PAGE.findall(request)]
             if pages := tuple(Source(url, "") for url in read if url in asked):
                 yield Fetch(pages=pages)
 
 
+def _hands_over(request: str, call: Object) -> bool:
+    """Whether this is how the CLI gives the pages that it has read for a fetch to its helper."""
+    instructions = escape(str(_arguments(call).get("prompt", ""))).replace("&#x27;", "&apos;")
+    return request.startswith(f"{_HANDED_OVER}{instructions}\n</user_instructions>\n")
+
+
 def _helper_answers(events: Sequence[Object]) -> Iterator[tuple[str, Object]]:
     """What the tools' own calls to the API were asked and answered.
 
-    Nothing but time connects the two: an answer's begin is its end less its duration.
+    Nothing but time connects the two: an answer, or an error, began when its request was made,
+    which is its own time less its duration. So they are put in order by that.
     """
     helpers = [event for event in events if event.get("role") == _HELPER]
-    requests = [event for event in helpers if _name(event) == "api_request"]
-    for event in helpers:
-        if _name(event) != "api_response" or not requests:
-            continue
-        began = _milliseconds(event) - as_count(event.get("duration_ms"))
-        nearest = min(requests, key=lambda request: abs(_milliseconds(request) - began))
-        requests.remove(nearest)
-        yield _asked(nearest), candidate_of(as_object(_json(event.get("response_text"))))
+    requests = sorted(
+        (event for event in helpers if _name(event) == "api_request"), key=_milliseconds
+    )
+    ends = sorted((event for event in helpers if _name(event) in _ENDS), key=_began)
+    if len(requests) != len(ends):  # some are missing: by the nearest
+        waiting, requests = requests, list[Object]()
+        for end in ends:
+            began = _began(end)
+            nearest = min(waiting, key=lambda request: abs(_milliseconds(request) - began))
+            requests.append(nearest)
+            waiting = [request for request in waiting if request is not nearest] or [nearest]
+    for request, end in zip(requests, ends, strict=True):
+        if _name(end) == "api_response":
+            yield _asked(request), candidate_of(as_object(_json(end.get("response_text"))))
+
+
+def _began(end: Object) -> float:
+    return _milliseconds(end) - as_count(end.get("duration_ms"))
 
 
 def _asked(request: Object) -> str:
@@ -242,7 +287,7 @@ def _parsed(text: str) -> tuple[list[Object], str]:
         except (ValueError, RecursionError):
             break  # the rest of it is still to come
         attributes = as_object(as_object(value).get("attributes"))
-        if _name(attributes) in ("api_response", "tool_call") or (
+        if _name(attributes) in (*_ENDS, "tool_call") or (
             _name(attributes) == "api_request" and attributes.get("role") == _HELPER
         ):
             found.append(attributes)

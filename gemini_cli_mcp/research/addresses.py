@@ -30,7 +30,7 @@ _ANOTHER = re.compile(r"(?<![=/?&])https?://", re.IGNORECASE)
 """Where the next one begins: behind a comma, say, but not in a query."""
 _TRAILING = ".,;:!?'*_~"
 
-_TOP_LEVEL = re.compile(r"(?<=\S)\.([^\W\d_][^\W_]*)(?![^\W_]|-)", re.IGNORECASE)
+_TOP_LEVEL = re.compile(r"(?<=\S)\.(xn--[a-z0-9-]+|[^\W\d_][^\W_]*)(?![^\W_]|-)", re.IGNORECASE)
 _KNOWN_TOP_LEVEL = frozenset(
     [
         "biz",
@@ -130,7 +130,8 @@ def bare_domains(text: str) -> Iterator[tuple[int, str]]:
     """The dots before top-level domains in words without a scheme, and the whole name of each."""
     for match in _TOP_LEVEL.finditer(text):
         label = match[1].lower()
-        if (len(label) == 2 and label.isalpha()) or label in _KNOWN_TOP_LEVEL:
+        two_letters = len(label) == 2 and label.isalpha()
+        if two_letters or label.startswith("xn--") or label in _KNOWN_TOP_LEVEL:
             start = max(0, match.start() - LONGEST_NAME)
             before = _WORD_BEFORE.search(text, start, match.start())
             name = before[0] if before else ""

@@ -5,11 +5,12 @@ results come as redirects that name no more than the site, so a URL may be `seen
 the ledger), known by its `domain` only, or `unseen`.
 """
 
+import posixpath
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Literal
-from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import idna
 from publicsuffixlist import PublicSuffixList
@@ -31,8 +32,17 @@ Doubt = Literal[
 LONGEST_HOST = 253
 _TRACKING = re.compile(r"(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id|igshid|ref_src)=")
 _DOMAIN = re.compile(r"(?:[\w-]+\.)+[a-zA-Z\u0080-\uffff][\w-]*")
-_EMBEDDED = re.compile(r"\s*(?:https?:)?[/\\]{2}", re.IGNORECASE)
-_GOOGLE_REDIRECTS = ("/url", "/imgres", "/amp", "/aclk", "/travel/clk")
+_EMBEDDED = re.compile(r"(?:https?:[/\\]*|[/\\]{2})([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
+_GOOGLE_REDIRECTS = ("/url", "/imgres", "/amp", "/aclk", "/search", "/travel/clk", "/translate")
+_ARCHIVES = ("archive.org", "archive.ph", "archive.today")
+"""Their addresses hold that of the page whose copy they show."""
+_PLATFORMS = frozenset(
+    {
+        *("wordpress.com", "medium.com", "substack.com", "tumblr.com", "weebly.com"),
+        *("livejournal.com", "narod.ru"),
+    }
+)
+"""Sites below which everybody has one, beside those of the public suffix list."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,7 @@ class Ledger:
         if canonical(url) in self._urls:
             return "seen"
         host = host_of(url)
-        if not host or len(host) > LONGEST_HOST or _leads_elsewhere(url, host):
+        if not host or len(host) > LONGEST_HOST or _leads_elsewhere(url, host, self._sites):
             return "unseen"
         parts = host.split(".")
         parents = {".".join(parts[start:]) for start in range(len(parts) - 1)} & self._sites
@@ -159,16 +169,31 @@ def _ascii(host: str) -> str:
         return ""
 
 
-def _leads_elsewhere(url: str, host: str) -> bool:
-    """Whether an address of a known site only passes on to another one."""
+def _leads_elsewhere(url: str, host: str, sites: frozenset[str]) -> bool:
+    """Whether an address of a known site may only pass on to another one."""
     if host == REDIRECTS or host.endswith(f".{REDIRECTS}"):
         return True  # an unknown redirect is an invented one
     parts = _split(url)
-    if parts is None or any(_EMBEDDED.match(value) for _, value in parse_qsl(parts.query)):
+    if parts is None:
         return True
-    google = "google" in host.split(".")
-    path = unquote(parts.path).lower()
-    return google and any(path == at or path.startswith(f"{at}/") for at in _GOOGLE_REDIRECTS)
+    if not any(host == archive or host.endswith(f".{archive}") for archive in _ARCHIVES):
+        # Twice: what is passed on is often encoded once more.
+        inside = unquote(unquote(f"{parts.path}?{parts.query}"))
+        others = {host_of(f"https://{name}") for name in _EMBEDDED.findall(inside)}
+        if any(not any(_belongs(other, site) for site in sites) for other in others):
+            return True
+    # Google's own sites hold redirectors and pages of everybody below them.
+    labels = host.split(".")
+    if "google" not in labels:
+        return False
+    path = re.sub("/+", "/", posixpath.normpath(unquote(parts.path).lower() or "/")).split(";")[0]
+    return host not in sites or any(
+        path == at or path.startswith(f"{at}/") for at in _GOOGLE_REDIRECTS
+    )
+
+
+def _belongs(host: str, site: str) -> bool:
+    return host == site or (host.endswith(f".{site}") and not _is_public_suffix(site))
 
 
 @cache
@@ -178,7 +203,7 @@ def _public_suffixes() -> PublicSuffixList:
 
 def _is_public_suffix(name: str) -> bool:
     """Whether this is no site but a name below which sites belong to different people."""
-    return bool(_public_suffixes().publicsuffix(name) == name)
+    return name in _PLATFORMS or _public_suffixes().publicsuffix(name) == name
 
 
 def _split(url: str) -> SplitResult | None:

@@ -46,7 +46,8 @@ LONGEST_TEXT = 40_000
 """Characters of a search's own text; more is not one answer."""
 
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}", re.ASCII)
-_HEADING = re.compile(r"^(\s{0,3})(#{1,6}\s)", re.MULTILINE)
+_HEADING = re.compile(r"^(\s{0,3})(#{1,6}\s)")
+_FENCE = re.compile(r"`{3,}")
 
 
 async def grounded_search(
@@ -93,7 +94,7 @@ async def grounded_search(
         metadata["fallback"] = failed
     result: Object = {
         "success": True,
-        "result": _markdown(found, text, asked),
+        "result": _markdown(found, text, [gated(" ".join(q.split()), [reply]) for q in asked]),
         "sources": [
             {
                 "title": source.title or domain_of(source),
@@ -162,7 +163,7 @@ async def grounded_reply(
             if ledger.searched:
                 return reply
             if ledger.every_search_failed:
-                why = gated(scrub(redact(ledger.errors[0]))[:300], [reply])
+                why = gated(scrub(redact(ledger.errors[0][:2000]))[:300], [reply])
                 if re.search(r"\b(?:thinking|budget)\b.*\binvalid\b", why, re.IGNORECASE):
                     raise InvalidInput(f"`thinking`: this model does not take it: {why}")
                 raise ExecutionFailed(f"The web search failed: {why}")
@@ -179,11 +180,20 @@ def _markdown(found: Search, text: str, queries: list[str]) -> str:
         f"- {markdown_link(source.title or domain_of(source), source.url)} ({domain_of(source)})"
         for source in found.sources
     ]
-    asked = [f'- "{" ".join(query.split())}"' for query in queries]
+    asked = [f'- "{query}"' for query in queries]
     parts = ["## Search Results", "", _tame(text), "", "### Sources", *listed, ""]
     return "\n".join([*parts, "### Search Queries Used", *asked])
 
 
 def _tame(text: str) -> str:
-    """The search's own text, which must not look like the frame around it."""
-    return _HEADING.sub(r"\1\\\2", text)
+    """The search's own text, which must not look like the frame around it; code stays."""
+    lines: list[str] = []
+    fence = ""
+    for line in text.split("\n"):
+        ticks = _FENCE.match(line)
+        if ticks and not fence:
+            fence = ticks[0]
+        elif fence and line == fence:
+            fence = ""
+        lines.append(line if fence or ticks else _HEADING.sub(r"\1\\\2", line))
+    return "\n".join(lines)

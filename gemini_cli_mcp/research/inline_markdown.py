@@ -6,11 +6,14 @@ a link of by themselves.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 from markdown_it import MarkdownIt
+from markdown_it.common.utils import unescapeAll
 from markdown_it.token import Token
 
 from gemini_cli_mcp.research.addresses import addresses, bare_domains
@@ -27,16 +30,21 @@ _SUSPICIOUS = re.compile(
 )
 _DELIMITER = re.compile(r"[\[\]()*_~`<&]")
 
-_ESCAPED = re.compile(
-    r"`"
-    r"|\\(?=[!-/:-@\[-`{-~]|\Z)"  # before what it would escape
-    r"|<(?!/?(?:sub|sup)>|br ?/?>)(?=[A-Za-z/!?])"  # what may begin a tag; these three are harmless
-    r"|&(?=#?\w+;)"
-    r"|\](?=\()"
-)
-_ESCAPED_IN_WORDS = re.compile(rf"{_ESCAPED.pattern}|[\[\]]")
-_MARKUP = re.compile(r"[\\`*_\[\]<>&~]")
+_TAG = r"<(?!/?(?i:sub|sup)>|(?i:br) ?/?>)(?=[A-Za-z/!?])"
+"""What may begin a tag; these three are harmless."""
+_TAG_WITHOUT_END = r"(?<!\S)<(?=[A-Za-z])|<(?=[/!?])"
+"""What may begin a block of HTML, which needs no end."""
+_ESCAPED = r"`|\\(?=[!-/:-@\[-`{-~]|\Z)|&(?=#?\w+;)|\](?=\()"
+"""A backslash before what it would escape, the beginning of an entity, the middle of a link."""
+_BRACKETS = r"|[\[\]]"
+_DOLLAR = r"|\$"
+_MARKUP = re.compile(r"[\\`*_\[\]<&~]")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
+_ANGLE_BRACKETS = re.compile(r"<(https?://[^\s<>]+)>")
+_SPLIT_CELL = re.compile(r"\\+\|")
+
+MARK = "mark"
+"""The type of a token of our own: here stood a link that nobody saw."""
 
 
 class LinkJudge(Protocol):
@@ -66,13 +74,25 @@ class _Run:
     length: int = 0
     sources: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
     """Where escapes and entities begin: how long what they mean is, and how they are written."""
+    places: list[int] = field(default_factory=list[int])
+    """The same places in order."""
 
     def add(self, text: str, source: str | None = None) -> None:
         text = BLANKED.sub(" ", REMOVED.sub("", text))
         if source is not None and text:
             self.sources[self.length] = len(text), source
+            self.places.append(self.length)
         self.text.append(text)
         self.length += len(text)
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A link that may stay."""
+
+    url: str
+    inside: Sequence[Token]
+    is_auto: bool
 
 
 class Inline:
@@ -97,31 +117,46 @@ class Inline:
         if is_plain(content, self.judge):
             return content.replace("|", "\\|") if cell else content
         if len(_DELIMITER.findall(content)) > MOST_DELIMITERS:
-            run = _Run()
-            run.add(content)
-            return self._flush(run, _MARKUP, cell=cell)
+            return self._text(unescapeAll(_ANGLE_BRACKETS.sub(r"\1", content)), cell=cell)
         tokens: list[Token] = []
         self._markdown.inline.parse(content, self._markdown, self._environment, tokens)
-        return self._sequence(tokens, cell=cell)
+        return self._sequence(tokens, self._pattern(tokens, content), cell=cell)
+
+    def _text(self, text: str, *, cell: bool) -> str:
+        """Text that is nothing else, whatever stands in it."""
+        run = _Run()
+        run.add(text)
+        return self._flush(run, _MARKUP, cell=cell)
+
+    def _pattern(self, tokens: Sequence[Token], content: str) -> str:
+        """What has to be escaped in the text of this block."""
+        code = "".join(token.content for token in tokens if token.type == "code_inline")
+        # Without its end there is no tag inside a line, and `$a<b$` stays as it is.
+        pattern = f"{_ESCAPED}|{_TAG if '>' in content else _TAG_WITHOUT_END}"
+        # In marked a bracket before code that holds the rest of a link makes one of both.
+        pattern += _BRACKETS if "]" in code else ""
+        # Renderers of formulas read them before code.
+        return pattern + (_DOLLAR if "$" in code else "")
 
     def code(self, content: str, *, cell: bool = False) -> str:
         """A code span that ends where it should."""
         longest = max((len(run) for run in re.findall("`+", content)), default=0)
         ticks = "`" * (longest + 1)
+        if cell and _SPLIT_CELL.search(content):
+            return self._text(content, cell=True)  # renderers differ on where the cell ends
         blank = content.startswith(" ") and content.endswith(" ") and content.strip()
         pad = " " if content[:1] == "`" or content[-1:] == "`" or blank else ""
         if cell:
             content = content.replace("|", "\\|")
         return f"{ticks}{pad}{content}{pad}{ticks}"
 
-    def _sequence(self, tokens: Sequence[Token], *, cell: bool, words: bool = False) -> str:
+    def _sequence(
+        self, tokens: Sequence[Token], pattern: str, *, cell: bool, words: bool = False
+    ) -> str:
         """Tokens in a row. As words of a link they hold no link of their own."""
         written: list[str] = []
         run = _Run()
-        # In marked a bracket before code that holds the rest of a link makes one of both.
-        split = any(token.type == "code_inline" and "]" in token.content for token in tokens)
-        escaped = _ESCAPED_IN_WORDS if words or split else _ESCAPED
-        at = 0
+        escaped = re.compile(pattern + _BRACKETS if words else pattern)
 
         def end_run() -> None:
             nonlocal run
@@ -129,28 +164,45 @@ class Inline:
                 _append(written, self._flush(run, escaped, cell=cell, words=words))
             run = _Run()
 
-        while at < len(tokens):
-            token = tokens[at]
-            at += 1
-            match token.type:
-                case "text":
-                    run.add(token.content)
-                case "text_special":
-                    run.add(token.content, token.markup)
-                case "softbreak":
-                    run.add("\n")
-                case "footnote_ref" if str(token.meta.get("label")) not in self._labels:
-                    pass  # an empty one is gone, and what is around it stands side by side
-                case "link_open":
-                    end = _closing(tokens, at)
-                    end_run()
-                    _append(written, self._link(token, tokens[at:end], cell=cell, words=words))
-                    at = end + 1
-                case _:
-                    end_run()
-                    _append(written, self._other(token, cell=cell, words=words))
+        for token in self._resolved(tokens, words=words):
+            if isinstance(token, _Link):
+                end_run()
+                _append(written, self._link(token, pattern, cell=cell))
+            elif token.type in ("text", "softbreak"):
+                run.add(token.content or "\n")
+            elif token.type == "text_special":
+                run.add(token.content, token.markup)
+            else:
+                end_run()
+                more = self._other(token, cell=cell, words=words)
+                if token.type != MARK or not "".join(written[-2:]).endswith(more):
+                    blank = token.type != MARK or not written or written[-1][-1:].isspace()
+                    _append(written, more if blank else f" {more}")
         end_run()
         return "".join(written)
+
+    def _resolved(self, tokens: Sequence[Token], *, words: bool) -> "Iterator[Token | _Link]":
+        """The tokens with those links that may stay; what is left of others is text.
+
+        It stands beside the text around it, and is judged together with that.
+        """
+        waiting = list(reversed(tokens))
+        while waiting:
+            token = waiting.pop()
+            if token.type == "footnote_ref" and str(token.meta.get("label")) not in self._labels:
+                continue  # an empty one
+            if token.type not in ("link_open", "image"):
+                if token.type != "text" or token.content:
+                    yield token
+                continue
+            inside = _taken(waiting) if token.type == "link_open" else token.children or []
+            url = self.judge.link(str(token.attrs.get("href") or token.attrs.get("src") or ""))
+            if url is not None and not words:
+                yield _Link(url, inside, is_auto=token.info == "auto")
+                continue
+            mark = [Token(MARK, "", 0)] if not words else []
+            kept = [] if mark and token.info == "auto" else inside
+            waiting.extend(reversed([*kept, *mark]))
 
     def _other(self, token: Token, *, cell: bool, words: bool) -> str:
         match token.type:
@@ -158,31 +210,21 @@ class Inline:
                 return " " if cell or words else "\\\n"
             case "code_inline":
                 return self.code(token.content, cell=cell)
-            case "image":
-                return self._link(token, token.children or [], cell=cell, words=words)
+            case "mark":
+                return self._mark
             case "footnote_ref":
                 return "" if words else f"[^{self._labels[str(token.meta['label'])]}]"
             case _:
                 return token.markup  # of emphasis, as it was
 
-    def _link(self, token: Token, inside: Sequence[Token], *, cell: bool, words: bool) -> str:
-        address = str(token.attrs.get("href") or token.attrs.get("src") or "")
-        auto = token.info == "auto"
-        if words:  # an image in a link, whose words are all that can stay
-            self.judge.link(address)
-            return self._sequence(inside, cell=cell, words=True)
-        url = self.judge.link(address)
-        if url is None and auto:
-            return self._mark
-        if url is None:
-            said = self._sequence(inside, cell=cell).replace(self._mark, "").strip()
-            return f"{said} {self._mark}" if said else self._mark
-        if auto:
-            return f"<{url if '://' in url else inside[0].content}>"
-        said = self._sequence(inside, cell=cell, words=True)
+    def _link(self, link: "_Link", pattern: str, *, cell: bool) -> str:
+        """A link that may stay."""
+        if link.is_auto:
+            return f"<{link.url if '://' in link.url else link.inside[0].content}>"
+        said = self._sequence(link.inside, pattern, cell=cell, words=True)
         if self._mark in said or not said.strip():
-            said = host_of(url) or "link"
-        return f"[{' '.join(said.split())}]({_ENTITY.sub('&amp;', url)})"
+            said = host_of(link.url) or "link"
+        return f"[{' '.join(said.split())}]({_ENTITY.sub('&amp;', link.url)})"
 
     def _flush(
         self, run: _Run, escaped: "re.Pattern[str]", *, cell: bool, words: bool = False
@@ -214,13 +256,21 @@ class Inline:
         cell: bool,
     ) -> str:
         """Text without addresses."""
-        part = text[start:end]
-        dots = {start + dot for dot, name in bare_domains(part) if not self.judge.knows(name)}
+        specials = run.places[bisect_left(run.places, start) : bisect_left(run.places, end)]
+        # A linkifier sees the text between two escapes alone, and others all of it.
+        edges = [start, *(edge for at in specials for edge in (at, at + run.sources[at][0])), end]
+        parts = [(at, text[at:stop]) for at, stop in pairwise(edges)] if specials else []
+        parts.append((start, text[start:end]))
+        dots = {
+            at + dot
+            for at, part in parts
+            for dot, name in bare_domains(part)
+            if not self.judge.knows(name)
+        }
         written: list[str] = []
         at = start
         # Whatever is written in its own way, in order: escapes and entities, and dots of names.
-        places = sorted(dots | {place for place in run.sources if start <= place < end})
-        for place in places:
+        for place in sorted(dots | set(specials)):
             written.append(_escaped(text[at:place], escaped, cell=cell))
             length, source = run.sources.get(place, (1, "\\."))
             written.append("\\|" if cell and source == "|" else source)
@@ -230,7 +280,8 @@ class Inline:
 
 
 def _escaped(text: str, pattern: "re.Pattern[str]", *, cell: bool) -> str:
-    text = pattern.sub(lambda match: f"\\{match[0]}", text)
+    # Not all renderers know `\\<`.
+    text = pattern.sub(lambda match: "&lt;" if match[0] == "<" else f"\\{match[0]}", text)
     return text.replace("|", "\\|") if cell else text
 
 
@@ -238,15 +289,17 @@ def _append(written: list[str], more: str) -> None:
     """Put text behind text so that both mean the same together."""
     if not more:
         return
-    if written and written[-1].endswith("]") and more[0] == "(":
+    before = written[-1][-1:] if written else ""
+    if (before, more[0]) in (("`", "`"), ("]", "(")):
         written.append(" ")
     if written and written[-1].endswith("!") and more[0] == "[":
         written[-1] = f"{written[-1][:-1]}\\!"
     written.append(more)
 
 
-def _closing(tokens: Sequence[Token], at: int) -> int:
-    """Where the link ends that begins before `at`; links do not nest."""
-    while at < len(tokens) and tokens[at].type != "link_close":
-        at += 1
-    return at
+def _taken(waiting: list[Token]) -> list[Token]:
+    """The tokens up to the end of a link, which is dropped; links do not nest."""
+    inside: list[Token] = []
+    while waiting and (token := waiting.pop()).type != "link_close":
+        inside.append(token)
+    return inside

@@ -19,7 +19,15 @@ from gemini_cli_mcp.research.inline_markdown import Inline, LinkJudge, is_plain
 
 _NOTE = re.compile(r"<|\S+(?:\s*\Z|\s+[\"'(])")
 """A footnote that renderers without footnotes would take for the definition of a link."""
-_DEFINITION = re.compile(r"\[(?:[^\[\]\\]|\\.)+\]:", re.DOTALL)
+_DEFINITION = re.compile(r"(?:\[[ xX]\]\s+)?(\[)(?:[^\[\]\\]|\\.)+(?:\]:|\Z)")
+"""Also one whose label goes on in the next line, and one behind a task box."""
+BLANKS = " \t"
+MOST_LEVELS = 60
+"""Of blocks in blocks; deeper ones are lost to the parser."""
+_MARKER = r"[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t]))"
+_DEEP = re.compile(rf"^((?:{_MARKER}){{20}})(?:{_MARKER})+", re.MULTILINE)
+"""More markers in a row than anybody can mean."""
+MOST_CELLS = 20_000
 _LABEL = re.compile(r"[A-Za-z0-9][\w-]{0,30}", re.ASCII)
 _INFO = re.compile(r"[\w+#.-]*")
 _BLOCK_START = re.compile(
@@ -30,9 +38,12 @@ _ALIGNMENTS = {"text-align:left": ":---", "text-align:right": "---:", "text-alig
 
 
 @cache
-def parser() -> MarkdownIt:
+def parser(*, tables: bool = True) -> MarkdownIt:
     """Blocks alone: what stands in them is parsed one by one, unless it is too much."""
-    markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    options = {"html": False, "maxNesting": MOST_LEVELS}
+    markdown = MarkdownIt("commonmark", options).enable("strikethrough")
+    if tables:
+        markdown.enable("table")
     markdown.use(footnote_plugin, inline=False)
     markdown.core.ruler.disable(["inline", "text_join", "footnote_tail"])
     markdown.validateLink = lambda url: True  # whatever some renderer takes is ours to judge
@@ -42,8 +53,9 @@ def parser() -> MarkdownIt:
 def rewrite(report: str, judge: LinkJudge, mark: str) -> str:
     """The report with only those links that the judge lets stay; `mark` stands for the others."""
     report = report.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    report = _DEEP.sub(lambda match: match[1], report)
     environment: dict[str, Any] = {}
-    tokens = parser().parse(report, environment)
+    tokens = parser(tables=not _has_endless_tables(report)).parse(report, environment)
     return _Document(report.split("\n"), tokens, environment, judge, mark).write()
 
 
@@ -83,6 +95,8 @@ class _Block:
     lines: list[str]
     copied: bool
     is_list: bool
+    markup: str
+    """The marker of a list."""
 
 
 class _Document:
@@ -98,8 +112,10 @@ class _Document:
     ) -> None:
         self._lines = lines
         self._blocks = tree(tokens)
-        self._notes = dict(_notes(self._blocks))
+        self._notes: dict[str, Node] = {}
         """The footnotes by their labels; of two the first counts."""
+        for label, node in _notes(self._blocks):
+            self._notes.setdefault(label, node)
         labels = _labels([label for label, node in self._notes.items() if not _is_empty(node)])
         self._labels = labels
         self._inline = Inline(parser(), environment, judge, mark, labels)
@@ -123,16 +139,23 @@ class _Document:
         stop = _end(self._lines, start, stop)
         source = self._lines[start:stop]
         # Behind a list that was written anew an indented block would belong to its last item.
-        after_list = before is not None and before.is_list and not before.copied
-        moved = after_list and source[0][:1].isspace()
+        between = self._lines[before.stop : start] if before else []
+        after_list = before is not None and before.is_list
+        changed = before is not None and (not before.copied or any(map(_says, between)))
+        moved = after_list and changed and source[0][:1].isspace()
+        # Two lists that a definition kept apart are told apart by their markers.
+        if before and before.is_list and before.markup == node.token.markup != "" and changed:
+            node = _remarked(node)
+            moved = True
         copied = not moved and is_plain("\n".join(source), self._inline.judge)
         lines = source if copied else self._block(node)
-        return _Block(start, stop, lines, copied, node.kind.endswith("_list"))
+        is_list = node.kind.endswith("_list")
+        return _Block(start, stop, lines, copied, is_list, node.token.markup if is_list else "")
 
     def _between(self, before: "_Block | None", block: "_Block") -> list[str]:
         """The blank lines before a block: as they were, and one where they are needed."""
         between = self._lines[before.stop if before else 0 : block.start]
-        blank = not any(map(str.strip, between))
+        blank = not any(map(_says, between))
         if before is None:
             return between if blank and block.copied else []
         if blank and (between or (before.copied and block.copied)):
@@ -141,11 +164,17 @@ class _Document:
 
     def _blocks_of(self, nodes: Sequence[Node], *, tight: bool = False) -> list[str]:
         lines: list[str] = []
+        before: Node | None = None
         for node in nodes:
             block = self._block(node)
-            if block and lines and not tight:
+            if not block:
+                continue
+            # Only the words of an item can stand right beside something else.
+            beside = before is not None and (before.token.hidden or node.token.hidden)
+            if lines and not (tight and beside):
                 lines.append("")
             lines += block
+            before = node
         return lines
 
     def _block(self, node: Node) -> list[str]:
@@ -168,13 +197,13 @@ class _Document:
                 return []  # footnotes have a place of their own
 
     def _paragraph(self, content: str) -> list[str]:
-        text = _without_definition(self._inline.write(content).strip())
-        lines = [line.strip() for line in text.split("\n")]
+        text = self._inline.write(content).strip(BLANKS + "\n")
+        lines = [line.strip(BLANKS) for line in text.split("\n")]
         return [_guarded(line) for line in lines if line]
 
     def _heading(self, node: Node) -> str:
         text = " ".join(self._inline.write(node.children[0].token.content).split("\n")).strip()
-        closing = re.sub(r"(#+)\Z", r"\\\1", text)
+        closing = re.sub(r"(?<!\S)(#+)\Z", r"\\\1", text)  # else it would be the heading's end
         return f"{'#' * int(node.token.tag[1])} {closing}".rstrip()
 
     def _list(self, node: Node) -> list[str]:
@@ -220,7 +249,7 @@ class _Document:
         for label, node in self._notes.items():
             if label not in self._labels:
                 continue
-            text = _without_definition(" ".join(self._words_of(node.children)))
+            text = _guarded(" ".join(self._words_of(node.children)).strip())
             if _NOTE.match(text):
                 text = f"See here: {text}"
             lines += [*([""] if lines or separate else []), f"[^{self._labels[label]}]: {text}"]
@@ -237,11 +266,23 @@ class _Document:
                 yield from self._words_of(node.children)
 
 
+def _has_endless_tables(report: str) -> bool:
+    """Whether rows would be filled up with many more cells than there are characters."""
+    cells = columns = 0
+    for line in report.split("\n"):
+        if "|" in line and "-" in line and not line.strip("-:|> \t"):
+            columns = line.count("|") + 1
+        elif not _says(line):
+            columns = 0
+        cells += columns
+    return cells > max(MOST_CELLS, len(report))
+
+
 def _notes(nodes: Sequence[Node]) -> Iterator[tuple[str, Node]]:
-    for node in reversed(nodes):  # the first of two with one label is told last, and counts
-        yield from _notes(node.children)
+    for node in nodes:
         if node.kind == "footnote_reference":
             yield str(node.token.meta.get("label")), node
+        yield from _notes(node.children)
 
 
 def _is_empty(node: Node) -> bool:
@@ -253,7 +294,7 @@ def _labels(labels: Sequence[str]) -> dict[str, str]:
     plain = {label for label in labels if _LABEL.fullmatch(label)}
     names = (f"note-{number}" for number in range(1, len(labels) + len(plain) + 2))
     free = (name for name in names if name not in plain)
-    return {label: label if label in plain else next(free) for label in reversed(labels)}
+    return {label: label if label in plain else next(free) for label in labels}
 
 
 def _fence(token: Token) -> list[str]:
@@ -267,18 +308,27 @@ def _fence(token: Token) -> list[str]:
 def _end(lines: list[str], start: int, stop: int) -> int:
     """The end of a block without the blank lines behind it."""
     stop = min(stop, len(lines))
-    while stop > start and not lines[stop - 1].strip():
+    while stop > start and not _says(lines[stop - 1]):
         stop -= 1
     return stop
 
 
-def _without_definition(text: str) -> str:
-    """Text that does not begin like the definition of a link: all of those were resolved."""
-    return f"\\{text}" if _DEFINITION.match(text) else text
+def _says(line: str) -> bool:
+    """Whether a line is not blank; to Markdown, other blanks than these two are text."""
+    return bool(line.strip(BLANKS))
+
+
+def _remarked(node: Node) -> Node:
+    """The same list with the other marker."""
+    other = {"-": "*", "*": "-", "+": "-", ".": ")", ")": "."}[node.token.markup]
+    items = [Node(item.token.copy(markup=other), item.children) for item in node.children]
+    return Node(node.token.copy(markup=other), items)
 
 
 def _guarded(line: str) -> str:
-    """A line of a paragraph that cannot begin another block."""
+    """A line of a paragraph that cannot begin another block, nor define a link."""
+    if defines := _DEFINITION.match(line):  # all of those were resolved
+        return f"{line[: defines.start(1)]}\\{line[defines.start(1) :]}"
     begins = _BLOCK_START.match(line)
     if not begins:
         return line

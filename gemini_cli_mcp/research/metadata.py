@@ -55,7 +55,7 @@ def common(question: str, started: float, answers: Sequence[Answer]) -> Object:
 def _note(evidence: Evidence, ledger: Ledger, replies: Sequence[Reply]) -> str:
     """What a reader must know of what the text rests on."""
     if ledger.every_search_failed:
-        why = gated(scrub(redact(ledger.errors[0]))[:300], replies)
+        why = gated(scrub(redact(ledger.errors[0][:2000]))[:300], replies)
         return f"Every web search failed, so the text is from the model's memory: {why}"
     if evidence != "ledger":
         return UNCHECKED[evidence]

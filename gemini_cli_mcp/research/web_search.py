@@ -130,9 +130,7 @@ class WebSearch:
             raise _named(chosen, NoResults("The search found no hits."))
         return {
             "success": True,
-            "summary": scrub(_built(hits) if found.summary is None else found.summary)[
-                :LONGEST_SUMMARY
-            ],
+            "summary": scrub(_built(hits) if found.summary is None else found.summary),
             "hits": [
                 {name: value for name, value in vars(hit).items() if value is not None}
                 for hit in hits
@@ -185,6 +183,8 @@ class WebSearch:
             lambda: glm.search(target.model, asked.question, asked.recency, asked.count),
             self._sleep,
         )
+        if found.summary is not None:  # what went through the gate is not cut any more
+            found = replace(found, summary=found.summary[:LONGEST_SUMMARY])
         return found, {"recency": "field", "count": "field"}
 
     async def _google(self, engine: Engine, target: Target, asked: _Asked) -> tuple[Found, Object]:
@@ -280,9 +280,8 @@ def _normalised(hits: tuple[Hit, ...], most: int) -> list[Hit]:
 
 def _built(hits: list[Hit]) -> str:
     """A summary where nobody wrote one."""
-    return "\n".join(
-        f"- {hit.title}: {hit.snippet}" if hit.snippet else f"- {hit.title}" for hit in hits
-    )
+    lines = (f"- {hit.title}: {hit.snippet}" if hit.snippet else f"- {hit.title}" for hit in hits)
+    return "\n".join(lines)[:LONGEST_SUMMARY]
 
 
 def _named(engine: Engine, error: GeminiMcpError) -> GeminiMcpError:

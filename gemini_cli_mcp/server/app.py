@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
-import anyio.to_thread
+from anyio import to_thread
 from mcp.server import MCPServer, NotificationOptions
 from mcp.server.lowlevel import Server as LowLevelServer
 from mcp.server.lowlevel.helper_types import ReadResourceContents
@@ -146,7 +146,7 @@ class Server(MCPServer[None]):
     async def problem(self) -> GeminiMcpError | None:
         """Why a search could not work now."""
         # In a thread: it looks at files, and imports what a search needs.
-        return await anyio.to_thread.run_sync(lambda: self._providers.problem())
+        return await to_thread.run_sync(lambda: self._providers.problem())
 
     @property
     def numbers(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
@@ -206,7 +206,8 @@ class Server(MCPServer[None]):
             found = await search(self._desk, query, timeout=timeout, progress=progress)
             if tokens(found) <= LARGEST:
                 return found
-            return page(found, self._running_jobs.keep(OWNER.get(), found).id, 0)
+            job = self._running_jobs.keep(OWNER.get(), found)
+            return await to_thread.run_sync(page, found, job.id, 0)
 
         return await self._followed(work, context)
 
@@ -251,7 +252,7 @@ class Server(MCPServer[None]):
             asked = DeepSearch(self._desk, self._config, query, rounds)
             job = self._running_jobs.submit(OWNER.get(), asked, self._done(context))
             await self._running_jobs.wait(job, seconds, self._teller(context))
-            return state(job)
+            return await to_thread.run_sync(state, job)
 
         return await self._calls.answer(work)
 
@@ -260,7 +261,9 @@ class Server(MCPServer[None]):
             seconds, offset = self._seconds(arguments, context), _offset(arguments)
             job = self._job(arguments)
             await self._running_jobs.wait(job, seconds, self._teller(context))
-            return {**state(job, offset), **draft(job)}
+            # In a thread: cutting a long report parses it.
+            told = await to_thread.run_sync(state, job, offset)
+            return {**told, **await to_thread.run_sync(draft, job)}
 
         return await self._calls.answer(work)
 
@@ -268,7 +271,7 @@ class Server(MCPServer[None]):
         async def work() -> Object:
             job = self._job(arguments)
             await self._running_jobs.cancel(job)
-            return state(job)
+            return await to_thread.run_sync(state, job)
 
         return await self._calls.answer(work)
 
@@ -282,7 +285,7 @@ class Server(MCPServer[None]):
     # Reports as resources
 
     async def list_resources(self) -> list[Resource]:
-        return reports.listed(self._running_jobs.of(OWNER.get()))
+        return reports.listed(self._running_jobs.of(OWNER.get()), self._config.secrets)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         return reports.templates()
@@ -354,7 +357,7 @@ class Server(MCPServer[None]):
             if not self._config.warm:
                 return
             # In a thread: a client that is listing our tools must not wait for imports.
-            await anyio.to_thread.run_sync(import_module, "gemini_cli_mcp.providers.warm")
+            await to_thread.run_sync(import_module, "gemini_cli_mcp.providers.warm")
             with self._warmth:
                 await self._providers.stay_warm()
         except Exception as error:  # noqa: BLE001 - searches go without
@@ -365,7 +368,7 @@ class Server(MCPServer[None]):
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
         async def sweep() -> None:
-            if removed := await anyio.to_thread.run_sync(self._workspace.sweep):
+            if removed := await to_thread.run_sync(self._workspace.sweep):
                 logger.info("Removed %d temporary files of servers that are gone", removed)
 
         try:

@@ -10,7 +10,7 @@ from mcp.types import Resource, ResourceLink, ResourceTemplate
 from gemini_cli_mcp.errors import NotFound
 from gemini_cli_mcp.jobs import Job, Jobs
 from gemini_cli_mcp.models import as_object
-from gemini_cli_mcp.redaction import clean
+from gemini_cli_mcp.redaction import clean, redact_known
 from gemini_cli_mcp.text import one_line
 
 REPORT = "report://"
@@ -26,12 +26,12 @@ def link(job_id: str, *, metadata: bool = False) -> ResourceLink:
     return ResourceLink(uri=REPORT + job_id, name="The whole report", mime_type=MARKDOWN)
 
 
-def listed(jobs: list[Job]) -> list[Resource]:
+def listed(jobs: list[Job], secrets: Sequence[str]) -> list[Resource]:
     """The reports of those that ended with one."""
     return [
         Resource(
             uri=REPORT + job.id,
-            name=one_line(outcome["metadata"]["query"], 80),
+            name=one_line(redact_known(outcome["metadata"]["query"], secrets), 80),
             description=f"A finished report, {'' if outcome.get('verified') else 'not '}verified",
             mime_type=MARKDOWN,
         )

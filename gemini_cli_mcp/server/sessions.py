@@ -13,22 +13,25 @@ from gemini_cli_mcp.door import Token
 
 
 class Sessions:
-    """Issues and checks them; an owner's first token is the key."""
+    """Issues and checks them; an owner's tokens are the keys."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        # Of several tokens of one owner the first: all its sessions are its own.
-        self._keys = {token.owner: token.value for token in reversed(tokens)}
+        self._keys: dict[str, list[str]] = {}
+        for token in tokens:
+            self._keys.setdefault(token.owner, []).append(token.value)
 
     def issue(self, owner: str) -> str:
         name = token_hex(16)
-        return f"{name}.{self._signature(name, owner)}"
+        return f"{name}.{self._signatures(name, owner)[0]}"
 
     def belongs(self, session_id: str, owner: str) -> bool:
         name, _, signature = session_id.partition(".")
-        known = self._signature(name, owner)
-        return hmac.compare_digest(signature.encode("utf-8", "replace"), known.encode())
+        given = signature.encode("utf-8", "replace")
+        known = self._signatures(name, owner)
+        return any(hmac.compare_digest(given, each.encode()) for each in known)
 
-    def _signature(self, name: str, owner: str) -> str:
-        key = self._keys.get(owner, "").encode()
+    def _signatures(self, name: str, owner: str) -> list[str]:
+        """By each of the owner's tokens, so that one can be changed while sessions go on."""
         text = name.encode("utf-8", "replace")
-        return hmac.new(key, text, hashlib.sha256).hexdigest()[:32]
+        keys = self._keys.get(owner, [""])
+        return [hmac.new(key.encode(), text, hashlib.sha256).hexdigest()[:32] for key in keys]
