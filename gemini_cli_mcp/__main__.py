@@ -61,6 +61,8 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
         except ConfigError as error:
             return _refused(error)
         return 0
+    if sys.stdin is None or sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return _refused(ConfigError("stdin or stdout is closed, and MCP needs both."))
     from gemini_cli_mcp.server.stdio import serve_stdio
 
     anyio.run(serve_stdio, config, os.environ)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -361,6 +362,16 @@ def test_log_lines_have_their_level_and_no_stack_traces(stub: Stub, tmp_path: Pa
     assert first == "[ERROR] two lines, GEMINI_API_KEY=[redacted]"
     assert second.startswith("[ERROR] mcp.server: line ") and second.endswith("(ValueError)")
     assert "question" not in second
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_without_stdin_or_stdout_there_is_one_clear_line(stub: Stub, closed: str) -> None:
+    line = f"{shlex.join(command('serve'))} {closed}"
+
+    done = subprocess.run(["sh", "-c", line], env=stub.environ, stderr=subprocess.PIPE, text=True)
+
+    assert done.returncode == 1
+    assert done.stderr == "[ERROR] CONFIG_ERROR: stdin or stdout is closed, and MCP needs both.\n"
 
 
 LIST: dict[str, object] = {"jsonrpc": "2.0", "method": "tools/list", "params": {}}
