@@ -273,14 +273,14 @@ class Inline:
         for place in sorted(dots | set(specials)):
             written.append(_escaped(text[at:place], escaped, cell=cell))
             length, source = run.sources.get(place, (1, "\\."))
-            written.append("\\|" if cell and source == "|" else source)
+            written.append("&lt;" if source == "\\<" else source)
             at = place + length
         written.append(_escaped(text[at:end], escaped, cell=cell))
         return "".join(written)
 
 
 def _escaped(text: str, pattern: "re.Pattern[str]", *, cell: bool) -> str:
-    # Not all renderers know `\\<`.
+    # Not all renderers take a backslash before `<` for an escape.
     text = pattern.sub(lambda match: "&lt;" if match[0] == "<" else f"\\{match[0]}", text)
     return text.replace("|", "\\|") if cell else text
 
