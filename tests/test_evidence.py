@@ -433,6 +433,7 @@ def test_good_links_beside_bad_things_stay(text: str) -> None:
         ("### x C\\#\n\n# y C# [1]", None),
         (f"- > a [x]({SEEN})\n\n  > b", None),
         ("- a [1]\n\n[r]: /x\n\n- b", "- a [1]\n\n* b"),
+        (f"[![](<y\\>)]({SEEN})", rf"[\!\[\]\(&lt;y\>)]({SEEN})"),
         (f"{'> ' * 30}deep [x]({SEEN})", f"{'> ' * 20}deep [x]({SEEN})"),
     ],
 )

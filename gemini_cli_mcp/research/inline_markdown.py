@@ -36,7 +36,8 @@ _TAG_WITHOUT_END = r"(?<!\S)<(?=[A-Za-z])|<(?=[/!?])"
 """What may begin a block of HTML, which needs no end."""
 _ESCAPED = r"`|\\(?=[!-/:-@\[-`{-~]|\Z)|&(?=#?\w+;)|\](?=\()"
 """A backslash before what it would escape, the beginning of an entity, the middle of a link."""
-_BRACKETS = r"|[\[\]]"
+_BRACKETS = r"|[\[\]]|(?<=\])\(|!(?=\[)"
+"""Whatever a link or an image could be made of, also by a renderer that misses an escape."""
 _DOLLAR = r"|\$"
 _MARKUP = re.compile(r"[\\`*_\[\]<&~]")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
