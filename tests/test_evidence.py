@@ -435,6 +435,7 @@ def test_good_links_beside_bad_things_stay(text: str) -> None:
         ("- a [1]\n\n[r]: /x\n\n- b", "- a [1]\n\n* b"),
         (f"[![](<y\\>)]({SEEN})", rf"[\!\[\]\(&lt;y\>)]({SEEN})"),
         (f"{'> ' * 30}deep [x]({SEEN})", f"{'> ' * 20}deep [x]({SEEN})"),
+        (f"```\n{'- ' * 30}x\n{'> ' * 30}\n```", None),
     ],
 )
 def test_what_reviews_found(text: str, written: str | None) -> None:

@@ -198,6 +198,22 @@ def test_failed_requests_and_equal_times_do_not_mix_answers_up() -> None:
     }
 
 
+def test_equal_queries_keep_the_sources_of_each() -> None:
+    events = [asked("q", 1000), asked("q", 1500)]
+    events += [answered(found("a"), 1100, 100), answered(found("b"), 1600, 100)]
+    known = [Search("q", sources=(Source(REDIRECT + name, f"{name}.org"),)) for name in "ab"]
+
+    for record in (known, []):
+        telemetry = summary([*events, searching("q"), searching("q")], record)
+        assert telemetry
+        urls = [source.url for search in telemetry.searches for source in search.sources]
+        assert urls == [REDIRECT + "a", REDIRECT + "b"]
+
+
+def test_answers_without_any_request_prove_nothing() -> None:
+    assert summary([answered(found("a"), 10, 10), searching("q")]) is None
+
+
 def test_pages_are_those_that_the_api_or_the_cli_itself_read() -> None:
     pages = [
         {"retrievedUrl": "https://a.org/x", "urlRetrievalStatus": "URL_RETRIEVAL_STATUS_SUCCESS"},

@@ -156,7 +156,10 @@ def _searches(
     """One for each call of the tool. Its sources are those of an answer of the API; which answer
     is its own, the session record tells where it has the same sources, else the request."""
     left = list(answered)
-    listed = {search.query: [source.url for source in search.sources] for search in known}
+    listed: dict[str, list[list[str]]] = {}
+    for search in known:
+        if search.sources:
+            listed.setdefault(search.query, []).append([source.url for source in search.sources])
     for call in calls:
         if not _is_search(call):
             continue
@@ -164,11 +167,10 @@ def _searches(
         if not _succeeded(call):
             yield Search(query, error=_error(call))
             continue
-        urls = listed.get(query)
-        own = next((item for item in left if urls and _urls(item[1]) == urls), None)
-        if own is None and not urls:  # or there is no record of it
-            taken = [other for name, other in listed.items() if name != query and other]
-            free = [item for item in left if _urls(item[1]) not in taken]
+        own = next((item for item in left if _urls(item[1]) in listed.get(query, [])), None)
+        if own is None:  # the record does not tell
+            others = [urls for name in listed if name != query for urls in listed[name]]
+            free = [item for item in left if _urls(item[1]) not in others]
             own = next((item for item in free if item[0] == query), None)
         if own:
             left.remove(own)
@@ -214,6 +216,8 @@ def _helper_answers(events: Sequence[Object]) -> Iterator[tuple[str, Object]]:
         (event for event in helpers if _name(event) == "api_request"), key=_milliseconds
     )
     ends = sorted((event for event in helpers if _name(event) in _ENDS), key=_began)
+    if not requests:
+        return
     if len(requests) != len(ends):  # some are missing: by the nearest
         waiting, requests = requests, list[Object]()
         for end in ends:

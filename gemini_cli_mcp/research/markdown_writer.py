@@ -53,10 +53,29 @@ def parser(*, tables: bool = True) -> MarkdownIt:
 def rewrite(report: str, judge: LinkJudge, mark: str) -> str:
     """The report with only those links that the judge lets stay; `mark` stands for the others."""
     report = report.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-    report = _DEEP.sub(lambda match: match[1], report)
+    lines = report.split("\n")
+    markdown = parser(tables=not _has_endless_tables(report))
     environment: dict[str, Any] = {}
-    tokens = parser(tables=not _has_endless_tables(report)).parse(report, environment)
-    return _Document(report.split("\n"), tokens, environment, judge, mark).write()
+    tokens = markdown.parse(report, environment)
+    if _DEEP.search(report):
+        lines = _flattened(lines, tokens)
+        environment = {}
+        tokens = markdown.parse("\n".join(lines), environment)
+    return _Document(lines, tokens, environment, judge, mark).write()
+
+
+def _flattened(lines: list[str], tokens: Sequence[Token]) -> list[str]:
+    """The lines with fewer markers where there are too many; code stays."""
+    code = {
+        line
+        for token in tokens
+        if token.map and token.type in ("fence", "code_block")
+        for line in range(*token.map)
+    }
+    return [
+        line if number in code else _DEEP.sub(lambda match: match[1], line)
+        for number, line in enumerate(lines)
+    ]
 
 
 @dataclass
