@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from gemini_cli_mcp import __version__, logs
-from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.engines import MOST_HITS, RECENCIES
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import THINKING_TOKENS
 from gemini_cli_mcp.redaction import redact, secret_values
+from gemini_cli_mcp.settings.engines_file import MOST_HITS, RECENCIES
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.types import THINKING_TOKENS
 
 
 def main(arguments: list[str] | None = None, limits: Limits | None = None) -> int:
@@ -53,7 +53,7 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
     import anyio
 
     if options.http:
-        from gemini_cli_mcp.server.http import serve_http
+        from gemini_cli_mcp.server.streamable_http import serve_http
 
         try:
             where = (options.host, options.port, options.allowed_host)
@@ -71,15 +71,15 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
 
 
 def _search(config: Config, options: argparse.Namespace) -> int:
-    from gemini_cli_mcp import terminal
+    from gemini_cli_mcp.cli import commands
 
-    return terminal.search(config, os.environ, options.query, as_json=options.json)
+    return commands.search(config, os.environ, options.query, as_json=options.json)
 
 
 def _grounded_search(config: Config, options: argparse.Namespace) -> int:
-    from gemini_cli_mcp import terminal
+    from gemini_cli_mcp.cli import commands
 
-    return terminal.grounded_search(
+    return commands.grounded_search(
         config,
         os.environ,
         options.query,
@@ -91,9 +91,9 @@ def _grounded_search(config: Config, options: argparse.Namespace) -> int:
 
 
 def _web_search(config: Config, options: argparse.Namespace) -> int:
-    from gemini_cli_mcp import terminal
+    from gemini_cli_mcp.cli import commands
 
-    return terminal.web_search(
+    return commands.web_search(
         config,
         os.environ,
         options.query,
@@ -118,20 +118,20 @@ def _gateway(config: Config, options: argparse.Namespace) -> int:
 
 
 def _login(config: Config, options: argparse.Namespace) -> int:
-    from gemini_cli_mcp import terminal
+    from gemini_cli_mcp.cli import commands
 
-    return terminal.login(config, os.environ, options.provider)
+    return commands.login(config, os.environ, options.provider)
 
 
 def _doctor(options: argparse.Namespace, limits: Limits | None) -> int:
-    from gemini_cli_mcp.doctor.examination import doctor
+    from gemini_cli_mcp.cli.doctor.command import doctor
 
     logs.configure("ERROR")
     return doctor(os.environ, live=options.live, as_json=options.json, limits=limits)
 
 
 def _install(options: argparse.Namespace) -> int:
-    from gemini_cli_mcp.install import install
+    from gemini_cli_mcp.cli.install import install
 
     return install(
         os.environ,
@@ -143,9 +143,9 @@ def _install(options: argparse.Namespace) -> int:
 
 
 def _deep_search(config: Config, options: argparse.Namespace) -> int:
-    from gemini_cli_mcp import terminal
+    from gemini_cli_mcp.cli import commands
 
-    return terminal.deep_search(
+    return commands.deep_search(
         config,
         os.environ,
         options.query,

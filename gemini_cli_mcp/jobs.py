@@ -18,9 +18,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gemini_cli_mcp.errors import Cancelled, NotFound, failure_result
+from gemini_cli_mcp.json_values import Object
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import Object, Progress
-from gemini_cli_mcp.news import News, Tell
+from gemini_cli_mcp.progress import News, Tell
+from gemini_cli_mcp.types import Progress
 
 logger = logging.getLogger(__name__)
 

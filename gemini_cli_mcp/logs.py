@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.text import scrub
+from gemini_cli_mcp.sanitize import scrub
 
 OURS = "gemini_cli_mcp"
 LONGEST = 2000

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import cast
 from urllib.parse import quote, unquote
 
-from gemini_cli_mcp.text import scrub
+from gemini_cli_mcp.sanitize import scrub
 
 REDACTED = "[redacted]"
 SHORTEST = 6

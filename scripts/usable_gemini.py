@@ -3,15 +3,16 @@
 import os
 import sys
 
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import GeminiMcpError
-from gemini_cli_mcp.providers import gemini_binary, gemini_home
+from gemini_cli_mcp.providers.gemini.binary import find_gemini
+from gemini_cli_mcp.providers.gemini.home import is_signed_in
+from gemini_cli_mcp.settings.env import Config
 
 try:
-    binary = gemini_binary.find(Config.from_env(os.environ).cli_path, os.environ)
+    binary = find_gemini(Config.from_env(os.environ).cli_path, os.environ)
 except GeminiMcpError:
     sys.exit(1)
-if binary.official and gemini_home.is_signed_in(os.environ):
+if binary.official and is_signed_in(os.environ):
     print(binary.path)
 else:
     sys.exit(1)

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from gemini_cli_mcp.door import Token, tokens_of
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.http_common.auth import Token, tokens_of
 from gemini_cli_mcp.server.sessions import Sessions
 from tests.support import ROOT, Stub, wait_until
 from tests.support.http_server import Running, call, serving, visiting

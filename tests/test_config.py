@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.settings.env import Config
 from tests.support import ROOT
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gemini_cli_mcp import __version__, engines
+from gemini_cli_mcp import __version__
+from gemini_cli_mcp.settings.engines_file import default_engines, load_engines_file
 from tests.support import ROOT, STUB, TOOLS, Stub
 from tests.support.doc_blocks import BLOCKS, PAGES, Block, blocks
 
@@ -54,7 +55,7 @@ def test_a_file_with_comments_is_one_of_engines(block: Block, tmp_path: Path) ->
     path = tmp_path / "engines.json"
     path.write_text(block.text)
 
-    assert engines.load(path, engines.without_file("gemini", "flash")).engines
+    assert load_engines_file(path, default_engines("gemini", "flash")).engines
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="a parser for YAML comes with it")

@@ -10,13 +10,14 @@ import pytest
 from markdown_it import MarkdownIt
 
 from gemini_cli_mcp.errors import ExecutionFailed
-from gemini_cli_mcp.models import Fetch, Reply, Search, Source
-from gemini_cli_mcp.providers.choice import Providers
+from gemini_cli_mcp.providers.base import Reply
+from gemini_cli_mcp.providers.registry import Providers
 from gemini_cli_mcp.research.citation_gate import MARK, check_citations
 from gemini_cli_mcp.research.evidence import Ledger, canonical, domain_of
-from gemini_cli_mcp.research.grounded import grounded_search
+from gemini_cli_mcp.research.grounded_search import grounded_search
 from gemini_cli_mcp.research.markdown_writer import rewrite
 from gemini_cli_mcp.research.web_search import WebSearch
+from gemini_cli_mcp.types import Fetch, Search, Source
 from tests.support import REDIRECT, ROOT, Stub, found, report
 
 SEEN = "https://example.org/page"

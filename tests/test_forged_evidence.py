@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 
 from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.json_values import Object
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import Object, Reply, Search, Source, Support
 from gemini_cli_mcp.process.run import Completed
-from gemini_cli_mcp.providers import gemini_record
-from gemini_cli_mcp.providers.choice import Providers
-from gemini_cli_mcp.providers.gemini_run import Finished
-from gemini_cli_mcp.providers.gemini_stream import Transcript, pages_asked
-from gemini_cli_mcp.providers.gemini_telemetry import TelemetryFile, summary, take
+from gemini_cli_mcp.providers.base import Reply
+from gemini_cli_mcp.providers.gemini.events import Transcript, pages_asked
+from gemini_cli_mcp.providers.gemini.run_result import Finished
+from gemini_cli_mcp.providers.gemini.session_record import Record, read_and_delete_record
+from gemini_cli_mcp.providers.gemini.telemetry import TelemetryFile, read_telemetry, summary
+from gemini_cli_mcp.providers.registry import Providers
 from gemini_cli_mcp.research.citation_gate import MARK
 from gemini_cli_mcp.research.evidence import search_doubt
-from gemini_cli_mcp.research.grounded import grounded_search
+from gemini_cli_mcp.research.grounded_search import grounded_search
 from gemini_cli_mcp.research.web_search import WebSearch
+from gemini_cli_mcp.types import Search, Source, Support
 from tests.support import QUESTION, REDIRECT, Stub, report
 from tests.support.fake_api import FakeApi
 from tests.support.marks import needs_real_cli, representatives
@@ -291,8 +293,8 @@ def test_a_file_that_lacks_the_answer_of_a_search_proves_nothing() -> None:
 def test_a_file_that_is_none_proves_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "telemetry.log").write_text(content)
 
-    assert take(tmp_path / "telemetry.log", "s") is None
-    assert take(tmp_path / "missing", "s") is None
+    assert read_telemetry(tmp_path / "telemetry.log", "s") is None
+    assert read_telemetry(tmp_path / "missing", "s") is None
 
 
 def test_other_sessions_of_a_shared_process_are_not_counted(tmp_path: Path) -> None:
@@ -301,7 +303,7 @@ def test_other_sessions_of_a_shared_process_are_not_counted(tmp_path: Path) -> N
     write(path, asked("x", 0), answered(found("a"), 10, 10), searching("x"))
     write(path, {**answered(found("evil"), 10, 10), **other}, {**searching("y"), **other})
 
-    telemetry = take(path, "s")
+    telemetry = read_telemetry(path, "s")
 
     assert telemetry and [search.query for search in telemetry.searches] == ["x"]
 
@@ -309,13 +311,13 @@ def test_other_sessions_of_a_shared_process_are_not_counted(tmp_path: Path) -> N
 # The session record, where there is no more
 
 
-def record_of(folder: Path, name: str, arguments: Object, output: str) -> gemini_record.Record:
+def record_of(folder: Path, name: str, arguments: Object, output: str) -> Record:
     path = folder / ".gemini/tmp/work/chats/session-2026-11-18T00-00-abcdefgh.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     result = [{"functionResponse": {"response": {"output": output}}}]
     call = {"id": "1", "name": name, "args": arguments, "status": "success", "result": result}
     path.write_text(json.dumps({"type": "gemini", "id": "1", "toolCalls": [call]}))
-    record = gemini_record.take(folder, "abcdefgh-1")
+    record = read_and_delete_record(folder, "abcdefgh-1")
     assert record
     return record
 
@@ -375,7 +377,7 @@ def test_the_prompt_of_a_fetch_is_read_as_the_cli_reads_it(prompt: str, pages: l
 @pytest.mark.parametrize("official", [True, False])
 def test_a_record_alone_is_believed_of_other_clis_only(official: bool) -> None:
     search = Search("q", sources=(Source(REDIRECT + "a", "a.org"),))
-    record = gemini_record.Record("model", True, (search,), ())
+    record = Record("model", True, (search,), ())
     transcript = Transcript(lambda _: None, Limits(), session_id="s")
 
     finished = Finished(Completed("exited", 0, ""), transcript, record, None, official)

@@ -6,17 +6,17 @@ from typing import Any
 import anyio
 import pytest
 
-from gemini_cli_mcp.engines import Engines, load, without_file
-from gemini_cli_mcp.gateway.calls import Call, Calls
-from gemini_cli_mcp.gateway.citations import citations
-from gemini_cli_mcp.gateway.injection import injection, with_search
-from gemini_cli_mcp.gateway.parked import MOST, ParkedTurns
-from gemini_cli_mcp.gateway.searches import LARGEST, Searches, bounded
-from gemini_cli_mcp.models import Object
-from gemini_cli_mcp.upstreams import Upstream, Upstreams
+from gemini_cli_mcp.gateway.annotations import citations
+from gemini_cli_mcp.gateway.continuations import MOST, ParkedTurns
+from gemini_cli_mcp.gateway.search_runner import LARGEST, Searches, bounded
+from gemini_cli_mcp.gateway.tool_calls import Call, Calls
+from gemini_cli_mcp.gateway.tool_injection import injection, with_search
+from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.settings.engines_file import Engines, default_engines, load_engines_file
+from gemini_cli_mcp.settings.upstreams import Upstream, Upstreams
 from tests.support import Clock
 
-GOOGLE = without_file("gemini", "flash")
+GOOGLE = default_engines("gemini", "flash")
 ALWAYS = Engines(GOOGLE.engines, "google", "always")
 OWN = {"type": "function", "function": {"name": "web_search"}}
 OTHER = {"type": "function", "function": {"name": "other"}}
@@ -37,7 +37,7 @@ def several(tmp_path: Any) -> Engines:
     entries[0]["default"] = True
     path = tmp_path / "engines.json"
     path.write_text(json.dumps({"webSearch": {"engines": entries}}))
-    return load(path, GOOGLE)
+    return load_engines_file(path, GOOGLE)
 
 
 def asked(text: str = "search the web", **more: object) -> Object:

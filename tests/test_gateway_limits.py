@@ -10,10 +10,10 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from gemini_cli_mcp.gateway.calls import Call, Calls
-from gemini_cli_mcp.gateway.conversion import as_chat
-from gemini_cli_mcp.gateway.line import Broken
-from gemini_cli_mcp.gateway.parked import ParkedResponses, ParkedTurns
+from gemini_cli_mcp.gateway.continuations import ParkedResponses, ParkedTurns
+from gemini_cli_mcp.gateway.responses.via_chat import as_chat
+from gemini_cli_mcp.gateway.tool_calls import Call, Calls
+from gemini_cli_mcp.gateway.upstream_client import Broken
 from tests.support.openai_clients import environment, running_gateway
 from tests.support.scripted_upstream import ASKED, Says, ScriptedUpstream, call
 

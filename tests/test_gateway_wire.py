@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemini_cli_mcp.gateway.calls import Calls, search_arguments
 from gemini_cli_mcp.gateway.sse import event, events
+from gemini_cli_mcp.gateway.tool_calls import Calls, search_arguments
+from gemini_cli_mcp.json_values import Object
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import Object
 
 
 async def cut(data: bytes, size: int) -> AsyncIterator[bytes]:

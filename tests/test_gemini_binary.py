@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemini_cli_mcp.errors import CliNotFound
-from gemini_cli_mcp.providers.gemini_binary import find
+from gemini_cli_mcp.providers.gemini.binary import find_gemini
 from tests.support.binaries import executable, official
 
 
@@ -15,7 +15,7 @@ def test_path_comes_first(tmp_path: Path) -> None:
     expected = executable(tmp_path / "on-path/gemini")
     executable(tmp_path / ".volta/bin/gemini")
 
-    found = find("gemini", {"PATH": str(expected.parent), "HOME": str(tmp_path)})
+    found = find_gemini("gemini", {"PATH": str(expected.parent), "HOME": str(tmp_path)})
 
     assert (found.path, found.official) == (expected, False)
 
@@ -37,14 +37,14 @@ def test_path_comes_first(tmp_path: Path) -> None:
 def test_places_that_desktop_apps_miss_are_looked_at(tmp_path: Path, place: str) -> None:
     expected = executable(tmp_path / place / "gemini-test")
 
-    assert find("gemini-test", {"PATH": "/usr/bin", "HOME": str(tmp_path)}).path == expected
+    assert find_gemini("gemini-test", {"PATH": "/usr/bin", "HOME": str(tmp_path)}).path == expected
 
 
 def test_of_several_node_versions_the_newest_counts(tmp_path: Path) -> None:
     for version in ("v9.9.9", "v22.10.0", "v22.9.0"):
         executable(tmp_path / f".nvm/versions/node/{version}/bin/gemini-test")
 
-    found = find("gemini-test", {"PATH": "", "HOME": str(tmp_path)})
+    found = find_gemini("gemini-test", {"PATH": "", "HOME": str(tmp_path)})
 
     assert "v22.10.0" in str(found.path)
 
@@ -52,7 +52,7 @@ def test_of_several_node_versions_the_newest_counts(tmp_path: Path) -> None:
 def test_a_managers_own_variable_counts(tmp_path: Path) -> None:
     expected = executable(tmp_path / "elsewhere/bin/gemini-test")
 
-    found = find(
+    found = find_gemini(
         "gemini-test", {"PATH": "", "HOME": "/nowhere", "VOLTA_HOME": str(tmp_path / "elsewhere")}
     )
 
@@ -60,7 +60,7 @@ def test_a_managers_own_variable_counts(tmp_path: Path) -> None:
 
 
 def test_an_official_cli_is_recognised_by_its_package(tmp_path: Path) -> None:
-    found = find(str(official(tmp_path, "0.61.0")), {})
+    found = find_gemini(str(official(tmp_path, "0.61.0")), {})
 
     assert (found.official, found.version) == (True, "0.61.0")
 
@@ -68,32 +68,32 @@ def test_an_official_cli_is_recognised_by_its_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["0.39.0", "0.9.9", "0.39.0-preview.1"])
 def test_an_old_official_cli_is_refused_with_an_upgrade(tmp_path: Path, version: str) -> None:
     with pytest.raises(CliNotFound, match=r"too old: 0\.39\.1") as caught:
-        find(str(official(tmp_path, version)), {})
+        find_gemini(str(official(tmp_path, version)), {})
 
     assert "@google/gemini-cli@latest" in caught.value.next_step
 
 
 @pytest.mark.parametrize("version", ["0.39.1", "0.61.0-nightly.20260801", "1.0"])
 def test_a_new_enough_one_is_taken(tmp_path: Path, version: str) -> None:
-    assert find(str(official(tmp_path, version)), {}).version == version
+    assert find_gemini(str(official(tmp_path, version)), {}).version == version
 
 
 @pytest.mark.parametrize("path", ["/nowhere/gemini", "~no-such-user/gemini", "/" + "x" * 5000])
 def test_a_path_without_a_file_is_named(path: str) -> None:
     with pytest.raises(CliNotFound, match="There is no file"):
-        find(path, {})
+        find_gemini(path, {})
 
 
 def test_a_file_that_is_not_executable_is_named(tmp_path: Path) -> None:
     (tmp_path / "gemini").write_text("")
 
     with pytest.raises(CliNotFound, match="not executable"):
-        find(str(tmp_path / "gemini"), {})
+        find_gemini(str(tmp_path / "gemini"), {})
 
 
 def test_a_name_that_is_nowhere_is_named(tmp_path: Path) -> None:
     with pytest.raises(CliNotFound, match="`no-such-gemini`"):
-        find("no-such-gemini", {"PATH": "/usr/bin", "HOME": str(tmp_path)})
+        find_gemini("no-such-gemini", {"PATH": "/usr/bin", "HOME": str(tmp_path)})
 
 
 SHIM = """
@@ -114,7 +114,7 @@ def test_npms_shims_on_windows_are_seen_through(tmp_path: Path, node: bool) -> N
     if node:
         beside.touch()
 
-    found = find(str(shim.with_suffix(".cmd")), {"PATH": ""})
+    found = find_gemini(str(shim.with_suffix(".cmd")), {"PATH": ""})
 
     assert found.version == "0.61.0"
     assert found.argv[0] == (str(beside) if node else "node")
@@ -124,6 +124,6 @@ def test_npms_shims_on_windows_are_seen_through(tmp_path: Path, node: bool) -> N
 def test_a_batch_file_that_is_no_shim_is_somebody_elses(tmp_path: Path) -> None:
     path = executable(tmp_path / "gemini.cmd")
 
-    found = find(str(path), {"PATH": ""})
+    found = find_gemini(str(path), {"PATH": ""})
 
     assert (found.official, found.argv) == (False, (str(path),))

@@ -9,8 +9,7 @@ import pytest
 
 from gemini_cli_mcp.errors import NotSignedIn
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers import gemini_home
-from gemini_cli_mcp.providers.gemini_home import Home, Profile, SignIn, sign_ins
+from gemini_cli_mcp.providers.gemini.home import Home, Profile, SignIn, prepare_home, sign_ins
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import Stub, report
 
@@ -79,7 +78,7 @@ def test_without_any_the_cli_is_asked_all_the_same() -> None:
 def test_sign_in_files_are_linked_and_never_copied(tmp_path: Path, workspace: Workspace) -> None:
     [*_, login] = sign_ins(user(tmp_path, ".env", "oauth_creds.json"))
 
-    home = gemini_home.prepare(workspace, SEARCH, login, Limits())
+    home = prepare_home(workspace, SEARCH, login, Limits())
 
     linked = home.path / ".gemini/oauth_creds.json"
     assert linked.is_symlink() and linked.readlink() == tmp_path / ".gemini/oauth_creds.json"
@@ -116,18 +115,18 @@ async def test_a_refused_key_does_not_give_way_to_an_old_login(stub: Stub) -> No
 def test_a_sign_in_that_comes_later_is_taken_up(tmp_path: Path, workspace: Workspace) -> None:
     environ = user(tmp_path)
     [before] = sign_ins(environ)
-    gemini_home.prepare(workspace, SEARCH, before, Limits())
+    prepare_home(workspace, SEARCH, before, Limits())
     (tmp_path / ".gemini/.env").write_text("GEMINI_API_KEY=k")
 
     [after, _] = sign_ins(environ)
-    gemini_home.prepare(workspace, SEARCH, after, Limits())
+    prepare_home(workspace, SEARCH, after, Limits())
 
     assert (workspace.root() / ".gemini/.env").readlink() == tmp_path / ".gemini/.env"
 
 
 def test_only_the_tools_of_the_profile_exist(workspace: Workspace) -> None:
-    search = gemini_home.prepare(workspace, SEARCH, SignIn("gemini-api-key"), Limits())
-    correction = gemini_home.prepare(
+    search = prepare_home(workspace, SEARCH, SignIn("gemini-api-key"), Limits())
+    correction = prepare_home(
         workspace, Profile("correction", (), None), SignIn("gemini-api-key"), Limits()
     )
 
@@ -139,7 +138,7 @@ def test_only_the_tools_of_the_profile_exist(workspace: Workspace) -> None:
 
 def test_what_belongs_to_a_user_or_calls_home_is_off(workspace: Workspace) -> None:
     """Some of it has a second lock: where the CLI runs, and what it finds on its way up."""
-    off = settings(gemini_home.prepare(workspace, SEARCH, SignIn(None), Limits()))
+    off = settings(prepare_home(workspace, SEARCH, SignIn(None), Limits()))
 
     assert off["advanced"] == {"ignoreLocalEnv": True}
     assert off["context"]["discoveryMaxDirs"] == 0
@@ -153,7 +152,7 @@ def test_what_belongs_to_a_user_or_calls_home_is_off(workspace: Workspace) -> No
 def test_the_search_uses_the_main_model(workspace: Workspace) -> None:
     profile = Profile("search", SEARCH.tools, "gemini-2.5-flash")
 
-    home = gemini_home.prepare(workspace, profile, SignIn(None), Limits())
+    home = prepare_home(workspace, profile, SignIn(None), Limits())
 
     alias = settings(home)["modelConfigs"]["customAliases"]["web-search"]["modelConfig"]
     assert alias == {
@@ -166,9 +165,7 @@ def test_the_search_uses_the_main_model(workspace: Workspace) -> None:
     "model", [None, "flash", "pro", "auto", "auto-gemini-3", "gemini-3.5-flash"]
 )
 def test_a_name_that_the_cli_replaces_is_no_alias(workspace: Workspace, model: str | None) -> None:
-    home = gemini_home.prepare(
-        workspace, Profile("search", SEARCH.tools, model), SignIn(None), Limits()
-    )
+    home = prepare_home(workspace, Profile("search", SEARCH.tools, model), SignIn(None), Limits())
 
     assert "modelConfigs" not in settings(home)
 

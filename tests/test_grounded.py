@@ -28,7 +28,7 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.research.grounded import failure_text, grounded_search
+from gemini_cli_mcp.research.grounded_search import failure_text, grounded_search
 from tests.support import (
     QUESTION,
     REAL_CLI,

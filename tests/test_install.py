@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pytest_mock import MockerFixture
 
-import gemini_cli_mcp.install
-from gemini_cli_mcp.install import BACKUP, CLIENTS, NAME, config_file
-from gemini_cli_mcp.providers import gemini_binary
+from gemini_cli_mcp.cli import install as install_module
+from gemini_cli_mcp.cli.install import BACKUP, CLIENTS, NAME, config_file
+from gemini_cli_mcp.providers.gemini import binary
 from tests.support import STUB, Stub
 from tests.support.binaries import executable
 from tests.support.terminal import run
@@ -145,7 +145,7 @@ def test_a_node_that_desktop_apps_do_not_see_comes_along(
     node, system = executable(stub.home / "somewhere/node"), stub.home / "system"
     gemini = executable(stub.home / "elsewhere/gemini")
     stub.environ |= {"PATH": str(node.parent), "GEMINI_MCP_CLI_PATH": str(gemini)}
-    for module in (gemini_binary, gemini_cli_mcp.install):
+    for module in (binary, install_module):
         mocker.patch.object(module, "SHORT_PATH", str(system))
     if seen:
         executable(system / "node")

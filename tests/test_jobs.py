@@ -20,9 +20,10 @@ from mcp.types import (
 
 from gemini_cli_mcp.errors import ExecutionFailed, NotFound
 from gemini_cli_mcp.jobs import Job, Jobs
+from gemini_cli_mcp.json_values import Object
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import Object, Progress
-from gemini_cli_mcp.server.pages import LARGEST, page, tokens
+from gemini_cli_mcp.server.pagination import LARGEST, page, tokens
+from gemini_cli_mcp.types import Progress
 from tests.support import QUESTION, REDIRECT, Clock, Result, Stub, Turn, eventually, found, report
 from tests.support.server import connected, in_process
 

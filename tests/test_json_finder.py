@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemini_cli_mcp.research.answer import KEYS, fitting
 from gemini_cli_mcp.research.json_finder import Found, find
+from gemini_cli_mcp.research.researcher import KEYS, fitting
 
 GOOD = '{"success": true, "report": "Blue [a](b).", "metadata": {"n": [1, {}, 2.5]}}'
 

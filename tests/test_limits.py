@@ -11,10 +11,10 @@ import pytest
 from mcp import Client
 
 from gemini_cli_mcp.errors import Busy
-from gemini_cli_mcp.models import Progress
-from gemini_cli_mcp.owners import OWNER
-from gemini_cli_mcp.providers.gemini_run import Finished
-from gemini_cli_mcp.providers.places import Places, Seat
+from gemini_cli_mcp.owner import OWNER
+from gemini_cli_mcp.providers.gemini.run_result import Finished
+from gemini_cli_mcp.providers.run_limiter import Places, Seat
+from gemini_cli_mcp.types import Progress
 from tests.support import QUESTION, Result, Stub, Turn, eventually, found, is_alive, report
 from tests.support.server import in_process
 

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from gemini_cli_mcp.models import Object
+from gemini_cli_mcp.json_values import Object
 from gemini_cli_mcp.research.citation_gate import check_citations
 from gemini_cli_mcp.research.markdown_parts import Parts
-from gemini_cli_mcp.server.pages import page
+from gemini_cli_mcp.server.pagination import page
 from tests.support.link_fuzz import failures
 from tests.support.markdown_fragments import REDIRECT, SEEN
 from tests.support.markdown_fuzz import ALLOWED, LEDGER, matrix, reports

@@ -10,12 +10,12 @@ import httpx2
 import pytest
 
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.choice import Providers
+from gemini_cli_mcp.providers.registry import Providers
 from gemini_cli_mcp.research.deep_search import DeepSearch
-from gemini_cli_mcp.research.grounded import grounded_search
+from gemini_cli_mcp.research.grounded_search import grounded_search
 from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.server.calls import Calls
+from gemini_cli_mcp.server.call_registry import Calls
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import Stub, Turn, command, found, report
 from tests.support.marks import representatives

@@ -13,7 +13,7 @@ from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process import child as process
-from gemini_cli_mcp.process.dialogue import Dialogue
+from gemini_cli_mcp.process.line_process import Dialogue
 from gemini_cli_mcp.process.run import Completed, run
 from tests.support import Clock, eventually, is_alive, wait_until
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.research.answer import KEYS, fitting
 from gemini_cli_mcp.research.json_finder import find
+from gemini_cli_mcp.research.researcher import KEYS, fitting
 
 
 def test_a_value_is_never_looked_at_again() -> None:

@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, QuotaExhausted, RateLimited
-from gemini_cli_mcp.providers.gemini_failures import _delay
-from gemini_cli_mcp.providers.quota import FIRST_WAIT, Quotas, name_of
+from gemini_cli_mcp.providers.gemini.failures import _delay
+from gemini_cli_mcp.providers.quota_breaker import FIRST_WAIT, Quotas, name_of
 from tests.support import QUESTION, Clock, Stub, found, report
 from tests.support.server import in_process
 

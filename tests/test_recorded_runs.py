@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import Search, Source
 from gemini_cli_mcp.process.run import Completed
-from gemini_cli_mcp.providers import gemini_record
-from gemini_cli_mcp.providers.gemini_failures import failure, is_usage_error
-from gemini_cli_mcp.providers.gemini_stream import Transcript
+from gemini_cli_mcp.providers.gemini.events import Transcript
+from gemini_cli_mcp.providers.gemini.failures import failure, is_usage_error
+from gemini_cli_mcp.providers.gemini.session_record import read_and_delete_record
+from gemini_cli_mcp.types import Search, Source
 from tests.support import REDIRECT
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -100,7 +100,7 @@ def test_the_session_record_gives_searches_sources_and_model_and_is_deleted(
         RECORDED / "session-record.jsonl", chats / "session-2026-11-16T02-54-5001a886.jsonl"
     )
 
-    record = gemini_record.take(tmp_path, "5001a886-4cb1-406b-be9f-7505d061c007")
+    record = read_and_delete_record(tmp_path, "5001a886-4cb1-406b-be9f-7505d061c007")
 
     sources = (
         Source(REDIRECT + "AAA111", "olympics.com"),
@@ -123,7 +123,7 @@ def test_a_damaged_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     lines = ["[]", '{"type": "gemini", "toolCalls": [7, {"name": "google_web_search"}]}', '{"ty']
     (chats / "session-x-abcdefgh.jsonl").write_text("\n".join(lines))
 
-    record = gemini_record.take(tmp_path, "abcdefgh-1")
+    record = read_and_delete_record(tmp_path, "abcdefgh-1")
 
     assert record is not None
     assert record.searches == (Search("", error="it did not finish"),)
@@ -134,6 +134,6 @@ def test_a_session_id_cannot_reach_other_files(tmp_path: Path) -> None:
     chats.mkdir(parents=True)
     (chats / "session-x-abcdefgh.jsonl").write_text("")
 
-    assert gemini_record.take(tmp_path, "*") is None
-    assert gemini_record.take(tmp_path, "../../*") is None
+    assert read_and_delete_record(tmp_path, "*") is None
+    assert read_and_delete_record(tmp_path, "../../*") is None
     assert (chats / "session-x-abcdefgh.jsonl").exists()

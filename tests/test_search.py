@@ -21,7 +21,7 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.research.answer import WAITS
+from gemini_cli_mcp.research.researcher import WAITS
 from tests.support import QUESTION, REDIRECT, Clock, Stub, Turn, eventually, found, report
 
 PROSE = "The sky is blue because short waves scatter more than long ones do."

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.server.calls import result
+from gemini_cli_mcp.server.call_registry import result
 from tests.support import (
     QUESTION,
     REDIRECT,

@@ -1,6 +1,6 @@
 """What may leave the house."""
 
-from gemini_cli_mcp.text import scrub
+from gemini_cli_mcp.sanitize import scrub
 
 
 def test_control_characters_and_lone_surrogates_are_replaced() -> None:

@@ -15,8 +15,8 @@ from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.choice import Providers
-from gemini_cli_mcp.providers.quota import Quotas
+from gemini_cli_mcp.providers.quota_breaker import Quotas
+from gemini_cli_mcp.providers.registry import Providers
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import (

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from gemini_cli_mcp import engines
-from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.engines import Target
 from gemini_cli_mcp.errors import (
     ConfigError,
     EngineFailed,
@@ -26,10 +23,12 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
+from gemini_cli_mcp.json_values import as_object
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import as_object
-from gemini_cli_mcp.providers.choice import Providers
+from gemini_cli_mcp.providers.registry import Providers
 from gemini_cli_mcp.research.web_search import WebSearch
+from gemini_cli_mcp.settings.engines_file import Target, default_engines
+from gemini_cli_mcp.settings.env import Config
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import QUESTION, REAL_CLI, REDIRECT, ROOT, Result, Stub, found, report
 from tests.support.fake_api import POLL, fake_api
@@ -703,7 +702,7 @@ def test_hits_in_a_terminal(searcher: Searcher) -> None:
 
 
 def test_an_engine_without_a_file_follows_the_providers() -> None:
-    assert engines.without_file("api", "flash").engines[0].targets == (
+    assert default_engines("api", "flash").engines[0].targets == (
         Target("gemini-api", None, "flash"),
     )
 

@@ -18,26 +18,31 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gemini_cli_mcp import __version__
-from gemini_cli_mcp.door import Door, Token
-from gemini_cli_mcp.engines import MOST_HITS, RECENCIES, Engines
 from gemini_cli_mcp.errors import failure_result
-from gemini_cli_mcp.gateway import line as lines
 from gemini_cli_mcp.gateway.chat import Chat
-from gemini_cli_mcp.gateway.injection import injection, turns_of
-from gemini_cli_mcp.gateway.line import Broken, Line, Refused, headers_of
-from gemini_cli_mcp.gateway.native import PATH as RESPONSES
-from gemini_cli_mcp.gateway.outlet import Outlet
-from gemini_cli_mcp.gateway.parked import ParkedResponses, ParkedTurns
-from gemini_cli_mcp.gateway.responses import Responses, knows_no_responses
-from gemini_cli_mcp.gateway.rounds import PATH, parsed
-from gemini_cli_mcp.gateway.searches import Search, Searches
-from gemini_cli_mcp.gateway.wishes import Wishes
-from gemini_cli_mcp.hosting import NoBody, body_of
+from gemini_cli_mcp.gateway.continuations import ParkedResponses, ParkedTurns
+from gemini_cli_mcp.gateway.response_writer import Outlet
+from gemini_cli_mcp.gateway.responses.endpoint import Responses, knows_no_responses
+from gemini_cli_mcp.gateway.responses.native import PATH as RESPONSES
+from gemini_cli_mcp.gateway.search_options import Wishes
+from gemini_cli_mcp.gateway.search_runner import Search, Searches
+from gemini_cli_mcp.gateway.tool_injection import injection, turns_of
+from gemini_cli_mcp.gateway.tool_loop import PATH, parsed
+from gemini_cli_mcp.gateway.upstream_client import (
+    Broken,
+    Line,
+    Refused,
+    create_http_client,
+    headers_of,
+)
+from gemini_cli_mcp.http_common.auth import Door, Token
+from gemini_cli_mcp.http_common.serving import NoBody, body_of
+from gemini_cli_mcp.json_values import Object, as_list, as_object
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import Object, as_list, as_object
 from gemini_cli_mcp.redaction import clean
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.upstreams import Upstream, Upstreams
+from gemini_cli_mcp.settings.engines_file import MOST_HITS, RECENCIES, Engines
+from gemini_cli_mcp.settings.upstreams import Upstream, Upstreams
 
 LARGEST_BODY = 32 << 20
 """Bytes of a request; pictures come in it as text."""
@@ -86,7 +91,7 @@ class App:
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncGenerator[None]:
-        async with lines.client() as self._client:
+        async with create_http_client() as self._client:
             yield
 
     async def _health(self, request: Request) -> Response:

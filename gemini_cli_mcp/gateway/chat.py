@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from gemini_cli_mcp.engines import Engines
-from gemini_cli_mcp.gateway.calls import Call
-from gemini_cli_mcp.gateway.citations import citations
-from gemini_cli_mcp.gateway.line import Headers, Line
-from gemini_cli_mcp.gateway.outlet import Outlet
-from gemini_cli_mcp.gateway.rounds import Round, Rounds, choice_of
-from gemini_cli_mcp.gateway.searches import Searches
+from gemini_cli_mcp.gateway.annotations import citations
+from gemini_cli_mcp.gateway.response_writer import Outlet
+from gemini_cli_mcp.gateway.search_runner import Searches
 from gemini_cli_mcp.gateway.sse import DONE, event
-from gemini_cli_mcp.models import Object, as_object
+from gemini_cli_mcp.gateway.tool_calls import Call
+from gemini_cli_mcp.gateway.tool_loop import Round, Rounds, choice_of
+from gemini_cli_mcp.gateway.upstream_client import Headers, Line
+from gemini_cli_mcp.json_values import Object, as_object
+from gemini_cli_mcp.settings.engines_file import Engines
 
 GAP = "\n\n"
 """Between what a model says before a search and after it."""

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemini_cli_mcp.models import Object, as_list, as_object
-from gemini_cli_mcp.upstreams import MatchMode
+from gemini_cli_mcp.json_values import Object, as_list, as_object
+from gemini_cli_mcp.settings.upstreams import MatchMode
 
 
 @dataclass(frozen=True)

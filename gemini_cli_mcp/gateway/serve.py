@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import anyio
 import anyio.to_thread
 
-from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.door import checked_host, checked_names, tokens_of
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.gateway.app import App
-from gemini_cli_mcp.hosting import address_of, listen, serve
-from gemini_cli_mcp.providers.choice import Providers
+from gemini_cli_mcp.http_common.auth import checked_host, checked_names, tokens_of
+from gemini_cli_mcp.http_common.serving import address_of, listen, serve
+from gemini_cli_mcp.providers.registry import Providers
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.upstreams import Upstreams, upstreams
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.settings.upstreams import Upstreams, upstreams
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)

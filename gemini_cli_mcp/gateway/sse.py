@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 import anyio.lowlevel
 
-from gemini_cli_mcp.gateway.line import Broken
+from gemini_cli_mcp.gateway.upstream_client import Broken
 from gemini_cli_mcp.limits import Limits
 
 LONGEST = 16 << 20

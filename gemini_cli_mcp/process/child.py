@@ -1,9 +1,9 @@
-"""A child process whose whole tree can be ended, whatever becomes of us.
+"""A child process whose whole tree can be ended, whatever happens to the server.
 
-On Linux a guardian (guard.py) stands between: it ends the whole tree of the command, whoever
-left the group, when we say so and also when we are gone. The only thing to do for that is to
-write one byte, so no cancellation can come between. Elsewhere the command gets a session of its
-own, and its group is ended.
+On Linux a guardian process (guardian_main.py) runs the command. It kills the whole process tree,
+including processes that left the group, when told to and when the server dies. Telling it takes
+writing one byte, which no cancellation can interrupt. Elsewhere the command gets its own session,
+and its process group is killed.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import cast
 
 import anyio
 
-from gemini_cli_mcp.process import guard
+from gemini_cli_mcp.process import guardian_main
 
 MAX_STDOUT = 16 << 20
 """Bytes of stdout that are taken; a child that writes more is ended."""
@@ -212,7 +212,7 @@ class Guardian:
         """The guardian that runs the command."""
         scratch = str(self._scratch or "")
         numbers = map(str, (os.getpid(), *self.inherited, self._grace))
-        return [sys.executable, "-I", "-S", guard.__file__, *numbers, scratch, *argv]
+        return [sys.executable, "-I", "-S", guardian_main.__file__, *numbers, scratch, *argv]
 
     async def end(self, child: Child, pid: int) -> None:
         """Tell the guardian to end the tree and see it go; kill what a lost one left."""

@@ -11,7 +11,6 @@ from typing import Any, cast
 import anyio.to_thread
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import (
     ConfigError,
     ExecutionFailed,
@@ -23,19 +22,9 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.models import (
-    Evidence,
-    Grounding,
-    Object,
-    Progress,
-    Reply,
-    Thinking,
-    Usage,
-    amount_of,
-    as_count,
-    as_object,
-)
-from gemini_cli_mcp.providers.grounding import (
+from gemini_cli_mcp.json_values import Object, as_count, as_object
+from gemini_cli_mcp.providers.base import Grounding, Reply
+from gemini_cli_mcp.providers.grounding_metadata import (
     Ends,
     candidate_of,
     ends_of,
@@ -44,9 +33,11 @@ from gemini_cli_mcp.providers.grounding import (
     sources_of,
     texts_of,
 )
-from gemini_cli_mcp.providers.quota import Quotas, name_of
+from gemini_cli_mcp.providers.quota_breaker import Quotas, name_of
 from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.text import markdown_link, scrub
+from gemini_cli_mcp.sanitize import markdown_link, scrub
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.types import Evidence, Progress, Thinking, Usage, amount_of
 
 LATEST = {
     "flash": "gemini-flash-latest",

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gemini_cli_mcp.engines import Glm as Settings
 from gemini_cli_mcp.errors import (
     EngineFailed,
     EngineRefused,
@@ -14,9 +13,11 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.models import Hit, Object, as_list, as_object
+from gemini_cli_mcp.json_values import Object, as_list, as_object
 from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.text import scrub
+from gemini_cli_mcp.sanitize import scrub
+from gemini_cli_mcp.settings.engines_file import Glm as Settings
+from gemini_cli_mcp.types import Hit
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import anyio.to_thread
 
 from gemini_cli_mcp.errors import ExecutionFailed
-from gemini_cli_mcp.models import Reply
+from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.evidence import Ledger, Standing, canonical
 from gemini_cli_mcp.research.markdown_writer import rewrite
 

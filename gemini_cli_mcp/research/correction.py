@@ -4,7 +4,8 @@ import re
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.errors import ExecutionFailed
-from gemini_cli_mcp.models import Progress, Provider, Reply
+from gemini_cli_mcp.providers.base import Provider, Reply
+from gemini_cli_mcp.types import Progress
 from gemini_cli_mcp.workspace import Workspace
 
 # The gemini CLI cuts a file it reads at 2,000 lines and each line at 2,000 UTF-16 units.

@@ -12,7 +12,6 @@ import time
 import anyio
 import anyio.lowlevel
 
-from gemini_cli_mcp.config import MIN_ROUNDS, Config
 from gemini_cli_mcp.errors import (
     Cancelled,
     CliNotFound,
@@ -24,13 +23,16 @@ from gemini_cli_mcp.errors import (
     TimedOut,
     known,
 )
-from gemini_cli_mcp.models import Object, Progress, Reply
-from gemini_cli_mcp.research.answer import TRUSTED_OVERLAP, Desk
+from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.citation_gate import Checked, gate
+from gemini_cli_mcp.research.deep_search_round import SAID, Round
 from gemini_cli_mcp.research.evidence import Doubt, search_doubt
-from gemini_cli_mcp.research.metadata import common
 from gemini_cli_mcp.research.question import checked_query, prompt, type_name
-from gemini_cli_mcp.research.rounds import SAID, Round
+from gemini_cli_mcp.research.researcher import TRUSTED_OVERLAP, Desk
+from gemini_cli_mcp.research.results import common
+from gemini_cli_mcp.settings.env import MIN_ROUNDS, Config
+from gemini_cli_mcp.types import Progress
 
 logger = logging.getLogger(__name__)
 

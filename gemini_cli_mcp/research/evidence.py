@@ -15,7 +15,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 import idna
 from publicsuffixlist import PublicSuffixList
 
-from gemini_cli_mcp.models import REDIRECTS, Fetch, Reply, Search, Source
+from gemini_cli_mcp.providers.base import Reply
+from gemini_cli_mcp.types import REDIRECTS, Fetch, Search, Source
 
 Standing = Literal["seen", "domain", "unseen"]
 Doubt = Literal[

@@ -18,7 +18,8 @@ from gemini_cli_mcp.errors import (
     PermissionDenied,
     TimedOut,
 )
-from gemini_cli_mcp.models import Object, Provider
+from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.providers.base import Provider
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gemini_cli_mcp.models import Object, as_object
+from gemini_cli_mcp.json_values import Object, as_object
 from gemini_cli_mcp.redaction import clean
 
 Fits = Callable[[Object], Object | None]

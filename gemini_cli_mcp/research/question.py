@@ -5,8 +5,8 @@ from datetime import datetime
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.errors import InvalidInput
-from gemini_cli_mcp.models import MAX_QUERY
-from gemini_cli_mcp.text import scrub
+from gemini_cli_mcp.sanitize import scrub
+from gemini_cli_mcp.types import MAX_QUERY
 
 
 def checked_query(query: object) -> str:

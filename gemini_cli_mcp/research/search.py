@@ -5,11 +5,12 @@ import time
 import anyio
 
 from gemini_cli_mcp.errors import TimedOut
-from gemini_cli_mcp.models import Object, Progress
-from gemini_cli_mcp.research.answer import Desk
+from gemini_cli_mcp.json_values import Object
 from gemini_cli_mcp.research.citation_gate import gate
-from gemini_cli_mcp.research.metadata import common
 from gemini_cli_mcp.research.question import checked_query, prompt
+from gemini_cli_mcp.research.researcher import Desk
+from gemini_cli_mcp.research.results import common
+from gemini_cli_mcp.types import Progress
 
 
 async def search(desk: Desk, query: object, *, timeout: float, progress: Progress) -> Object:

@@ -10,8 +10,6 @@ from typing import cast
 
 import anyio
 
-from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.engines import MOST_HITS, RECENCIES, USUAL_HITS, Engine, Target
 from gemini_cli_mcp.errors import (
     CliNotFound,
     ConfigError,
@@ -25,15 +23,19 @@ from gemini_cli_mcp.errors import (
     TimedOut,
     known,
 )
-from gemini_cli_mcp.models import Grounding, Hit, Object, Progress, Provider
-from gemini_cli_mcp.providers.choice import Providers, without_foreign_keys
+from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.providers.base import Grounding, Provider
 from gemini_cli_mcp.providers.glm import Found, Glm
+from gemini_cli_mcp.providers.registry import Providers, without_foreign_keys
 from gemini_cli_mcp.research.citation_gate import gate
 from gemini_cli_mcp.research.evidence import canonical, domain_of, host_of
-from gemini_cli_mcp.research.grounded import grounded_reply
-from gemini_cli_mcp.research.patience import Sleep, patiently
+from gemini_cli_mcp.research.grounded_search import grounded_reply
 from gemini_cli_mcp.research.question import checked_query
-from gemini_cli_mcp.text import one_line, scrub
+from gemini_cli_mcp.research.retry import Sleep, patiently
+from gemini_cli_mcp.sanitize import one_line, scrub
+from gemini_cli_mcp.settings.engines_file import MOST_HITS, RECENCIES, USUAL_HITS, Engine, Target
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.types import Hit, Progress
 
 logger = logging.getLogger(__name__)
 

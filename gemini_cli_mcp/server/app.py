@@ -19,24 +19,25 @@ from mcp.server.stdio import stdio_server
 from mcp.types import CallToolResult, Resource, ResourceTemplate, Tool
 
 from gemini_cli_mcp import __version__
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.errors import GeminiMcpError, InvalidInput, failure_result
 from gemini_cli_mcp.jobs import Done, Job, Jobs
-from gemini_cli_mcp.models import Object, Progress, as_object
-from gemini_cli_mcp.news import News, Tell
-from gemini_cli_mcp.owners import OWNER
+from gemini_cli_mcp.json_values import Object, as_object
+from gemini_cli_mcp.owner import OWNER
+from gemini_cli_mcp.progress import News, Tell
 from gemini_cli_mcp.redaction import clean
-from gemini_cli_mcp.server import declarations, reports
-from gemini_cli_mcp.server.calls import Calls
+from gemini_cli_mcp.server import resources, schemas
+from gemini_cli_mcp.server.call_registry import Calls
 from gemini_cli_mcp.server.clients import patience
-from gemini_cli_mcp.server.pages import LARGEST, page, tokens
-from gemini_cli_mcp.server.states import draft, state
-from gemini_cli_mcp.server.tools import tool
+from gemini_cli_mcp.server.handlers import tool
+from gemini_cli_mcp.server.job_views import draft, state
+from gemini_cli_mcp.server.pagination import LARGEST, page, tokens
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.types import Progress
 from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:
-    from gemini_cli_mcp.providers.choice import Providers
-    from gemini_cli_mcp.research.answer import Desk
+    from gemini_cli_mcp.providers.registry import Providers
+    from gemini_cli_mcp.research.researcher import Desk
     from gemini_cli_mcp.research.web_search import WebSearch
 
 logger = logging.getLogger(__name__)
@@ -77,22 +78,22 @@ class Server(MCPServer[None]):
         super().__init__(
             "gemini-cli-mcp",
             title="Gemini CLI web research",
-            instructions=declarations.INSTRUCTIONS,
+            instructions=schemas.INSTRUCTIONS,
             version=__version__,
             tools=[
                 tool(
                     self._watched("search", self._search),
                     name="search",
                     title="Web search with sources",
-                    description=declarations.SEARCH_DESCRIPTION,
-                    parameters=declarations.search_parameters(),
+                    description=schemas.SEARCH_DESCRIPTION,
+                    parameters=schemas.search_parameters(),
                 ),
                 tool(
                     self._watched("grounded_search", self._grounded_search),
                     name="grounded_search",
                     title="One grounded Google search",
-                    description=declarations.GROUNDED_SEARCH_DESCRIPTION,
-                    parameters=declarations.grounded_search_parameters(
+                    description=schemas.GROUNDED_SEARCH_DESCRIPTION,
+                    parameters=schemas.grounded_search_parameters(
                         config.grounded_model, config.grounded_thinking
                     ),
                 ),
@@ -100,37 +101,37 @@ class Server(MCPServer[None]):
                     self._watched("web_search", self._web_search),
                     name="web_search",
                     title="Web search for links",
-                    description=declarations.WEB_SEARCH_DESCRIPTION,
+                    description=schemas.WEB_SEARCH_DESCRIPTION,
                     parameters=config.engines.parameters,
                 ),
                 tool(
                     self._watched("deep_search", self._deep_search),
                     name="deep_search",
                     title="Deep research in verified rounds",
-                    description=declarations.DEEP_SEARCH_DESCRIPTION,
-                    parameters=declarations.deep_search_parameters(config.max_rounds),
+                    description=schemas.DEEP_SEARCH_DESCRIPTION,
+                    parameters=schemas.deep_search_parameters(config.max_rounds),
                 ),
                 tool(
                     self._watched("deep_search_result", self._deep_search_result),
                     name="deep_search_result",
                     title="Result of a deep research",
-                    description=declarations.DEEP_SEARCH_RESULT_DESCRIPTION,
-                    parameters=declarations.result_parameters(),
+                    description=schemas.DEEP_SEARCH_RESULT_DESCRIPTION,
+                    parameters=schemas.result_parameters(),
                 ),
                 tool(
                     self._watched("deep_search_cancel", self._deep_search_cancel),
                     name="deep_search_cancel",
                     title="Stop a deep research",
-                    description=declarations.DEEP_SEARCH_CANCEL_DESCRIPTION,
-                    parameters=declarations.cancel_parameters(),
+                    description=schemas.DEEP_SEARCH_CANCEL_DESCRIPTION,
+                    parameters=schemas.cancel_parameters(),
                     ends_something=True,
                 ),
             ],
             lifespan=lambda _: self._lifespan(),
         )
         for name, title, prompt in (
-            ("research", "Research a topic", declarations.research_prompt),
-            ("fact-check", "Check a claim", declarations.fact_check_prompt),
+            ("research", "Research a topic", schemas.research_prompt),
+            ("fact-check", "Check a claim", schemas.fact_check_prompt),
         ):
             self.add_prompt(Prompt.from_function(prompt, name=name, title=title))
 
@@ -213,7 +214,7 @@ class Server(MCPServer[None]):
 
     async def _grounded_search(self, arguments: Object, context: _Context) -> CallToolResult:
         async def work(progress: Progress) -> Object:
-            from gemini_cli_mcp.research.grounded import failure_text, grounded_search
+            from gemini_cli_mcp.research.grounded_search import failure_text, grounded_search
 
             names = ("query", "model", "thinking", "include_thoughts")
             asked = [arguments.get(name) for name in names]
@@ -285,22 +286,22 @@ class Server(MCPServer[None]):
     # Reports as resources
 
     async def list_resources(self) -> list[Resource]:
-        return reports.listed(self._running_jobs.of(OWNER.get()), self._config.secrets)
+        return resources.listed(self._running_jobs.of(OWNER.get()), self._config.secrets)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        return reports.templates()
+        return resources.templates()
 
     async def read_resource(
         self, uri: Any, context: Context[None, Any] | None = None
     ) -> Iterable[ReadResourceContents]:
-        return reports.read(self._running_jobs, OWNER.get(), str(uri), self._config.secrets)
+        return resources.read(self._running_jobs, OWNER.get(), str(uri), self._config.secrets)
 
     # Inside
 
     @cached_property
     def _desk(self) -> "Desk":
         # Late: the handshake does not need what a search needs.
-        from gemini_cli_mcp.research.answer import Desk
+        from gemini_cli_mcp.research.researcher import Desk
 
         self._greeted.set()
         cycles = self._config.max_cycles
@@ -308,7 +309,7 @@ class Server(MCPServer[None]):
 
     @cached_property
     def _providers(self) -> "Providers":
-        from gemini_cli_mcp.providers.choice import Providers
+        from gemini_cli_mcp.providers.registry import Providers
 
         return Providers(self._config, self._workspace, self._environ, warm=True)
 
@@ -357,7 +358,7 @@ class Server(MCPServer[None]):
             if not self._config.warm:
                 return
             # In a thread: a client that is listing our tools must not wait for imports.
-            await to_thread.run_sync(import_module, "gemini_cli_mcp.providers.warm")
+            await to_thread.run_sync(import_module, "gemini_cli_mcp.providers.gemini.acp_pool")
             with self._warmth:
                 await self._providers.stay_warm()
         except Exception as error:  # noqa: BLE001 - searches go without

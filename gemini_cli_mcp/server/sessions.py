@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Sequence
 from secrets import token_hex
 
-from gemini_cli_mcp.door import Token
+from gemini_cli_mcp.http_common.auth import Token
 
 
 class Sessions:

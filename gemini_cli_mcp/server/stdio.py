@@ -16,8 +16,8 @@ from contextlib import suppress
 
 import anyio
 
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.server.app import Server
+from gemini_cli_mcp.settings.env import Config
 from gemini_cli_mcp.workspace import Workspace
 
 LOOK = 0.25

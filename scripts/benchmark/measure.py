@@ -13,11 +13,12 @@ from tempfile import TemporaryDirectory
 import anyio
 from markdown_it import MarkdownIt
 
-from gemini_cli_mcp.models import Reply, Search, Source
-from gemini_cli_mcp.research.answer import KEYS, fitting
+from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.citation_gate import check_citations
 from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.research.json_finder import find
+from gemini_cli_mcp.research.researcher import KEYS, fitting
+from gemini_cli_mcp.types import Search, Source
 from scripts.benchmark.api import Api
 from scripts.benchmark.memory import peak
 from scripts.benchmark.subjects import DEEP, OURS, ROOT, Place, Subject, command_line

@@ -60,7 +60,7 @@ def resident(pid: int) -> float:
 
 def is_cli(pid: int) -> bool:
     words = _read(Path(f"/proc/{pid}/cmdline")).split("\0")
-    return not any("guard.py" in word for word in words) and any(
+    return not any("guardian_main.py" in word for word in words) and any(
         word.endswith(("/gemini", "/gemini.js")) for word in words
     )
 

@@ -14,9 +14,8 @@ from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers import gemini_home
-from gemini_cli_mcp.providers.gemini_home import Profile
-from gemini_cli_mcp.providers.gemini_stream import FETCH_TOOL, SEARCH_TOOL
+from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
+from gemini_cli_mcp.providers.gemini.home import Profile, prepare_home, sign_ins
 from gemini_cli_mcp.workspace import Workspace
 from scripts.benchmark.api import Api
 
@@ -83,9 +82,7 @@ def command_line(*, lean: bool, telemetry: bool = False) -> Callable[[Place], An
         if lean:
             workspace = Workspace(place.folder / "lean")
             profile = Profile("search", (SEARCH_TOOL, FETCH_TOOL), MODEL)
-            home = gemini_home.prepare(
-                workspace, profile, gemini_home.sign_ins(environ)[0], Limits()
-            )
+            home = prepare_home(workspace, profile, sign_ins(environ)[0], Limits())
             home = replace(home, telemetry=telemetry)
             environ, cwd = home.environment(environ, place.folder), home.work
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from gemini_cli_mcp.config import Config
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.models import Progress
-from gemini_cli_mcp.providers.choice import Providers
-from gemini_cli_mcp.research.answer import Desk, Sleep
+from gemini_cli_mcp.providers.registry import Providers
 from gemini_cli_mcp.research.deep_search import DeepSearch
+from gemini_cli_mcp.research.researcher import Desk, Sleep
 from gemini_cli_mcp.research.search import search
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.types import Progress
 from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:

@@ -53,6 +53,6 @@ def guardians() -> list[int]:
     found: list[int] = []
     for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
         with suppress(OSError):  # it is gone already
-            if b"guard.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"guardian_main.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(int(pid))
     return found

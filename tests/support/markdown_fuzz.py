@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import product
 from random import Random
 
-from gemini_cli_mcp.models import Reply, Search, Source
+from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.evidence import Ledger
+from gemini_cli_mcp.types import Search, Source
 from tests.support.markdown_fragments import (
     ADDRESSES,
     BLOCKS,

@@ -18,7 +18,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from gemini_cli_mcp.models import as_object
+from gemini_cli_mcp.json_values import as_object
 from tests.support import ROOT
 from tests.support.other_clients import node
 from tests.support.responses_order import Order

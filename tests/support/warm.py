@@ -7,13 +7,13 @@ from typing import Any
 
 import anyio
 
-from gemini_cli_mcp.config import Config
-from gemini_cli_mcp.models import Progress
-from gemini_cli_mcp.providers.choice import Providers
-from gemini_cli_mcp.providers.gemini_cli import GeminiCli
-from gemini_cli_mcp.providers.places import Find, Places
-from gemini_cli_mcp.research.answer import Desk
+from gemini_cli_mcp.providers.gemini.provider import GeminiCli
+from gemini_cli_mcp.providers.registry import Providers
+from gemini_cli_mcp.providers.run_limiter import Find, Places
+from gemini_cli_mcp.research.researcher import Desk
 from gemini_cli_mcp.research.search import search
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.types import Progress
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import QUESTION, Result, Stub, eventually
 
@@ -80,6 +80,6 @@ def warm_processes(stub: Stub) -> list[int]:
         except OSError:
             continue  # it is gone already
         mine = f"{stub.config_dir}/servers/".encode() in environ
-        if mine and b"--acp" in command and b"guard.py" not in command:
+        if mine and b"--acp" in command and b"guardian_main.py" not in command:
             pids.append(int(folder.name))
     return pids

@@ -1,0 +1,1 @@
+"""Commands for people in a terminal."""

@@ -1,0 +1,178 @@
+"""A search without a network: the real CLI against a stand-in for the API on loopback.
+
+It shows what a search would send: whether our settings hold, nothing of the user's own set-up gets
+in, and the CLI's events, records and sessions are what we understand.
+"""
+
+import json
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+
+import anyio
+
+from gemini_cli_mcp.cli.doctor.findings import UPGRADE, Finding, note, ok, problem
+from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.providers.gemini.binary import Binary, path_for
+from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
+from gemini_cli_mcp.providers.gemini.provider import GeminiCli
+from gemini_cli_mcp.providers.quota_breaker import Quotas
+from gemini_cli_mcp.providers.run_limiter import Places
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.types import REDIRECTS
+from gemini_cli_mcp.workspace import Workspace
+
+MODEL = "gemini-2.5-flash"
+PROMPT = "This is a dry run of gemini-cli-mcp. Search once."
+
+
+async def dry_run(config: Config, binary: Binary, environ: Mapping[str, str]) -> list[Finding]:
+    """What the installed CLI does with a search."""
+    with TemporaryDirectory() as folder, _api() as api:
+        canary = _set_up(Path(folder))
+        away = {
+            **{name: value for name, value in environ.items() if not name.startswith("GOOGLE_")},
+            "PATH": path_for(binary, environ),
+            "HOME": folder,
+            "GEMINI_CLI_HOME": "",
+            "GEMINI_API_KEY": "dry-run",
+            "GOOGLE_GEMINI_BASE_URL": api.url,
+            "NO_PROXY": "127.0.0.1",
+        }
+        # A full name: for an alias the CLI first asks another model which one to use.
+        changes = {"config_dir": Path(folder) / "config", "warm": 1, "model": MODEL}
+        config = config.model_copy(update={**changes, "cli_path": str(binary.path)})
+        workspace = Workspace(config.config_dir)
+        seconds = config.limits.dry_run
+        try:
+            with anyio.fail_after(seconds):
+                findings = [await _single(config, workspace, away, api, canary)]
+                if findings[0].status != "problem":
+                    findings.append(await _warm(config, workspace, away))
+        except TimeoutError:
+            findings = [problem("dry run", f"no answer within {seconds:g} s", UPGRADE)]
+        finally:
+            workspace.close()
+    return findings
+
+
+async def _single(
+    config: Config, workspace: Workspace, environ: dict[str, str], api: "_Api", canary: str
+) -> Finding:
+    provider = GeminiCli(config, workspace, environ, Places(1, 1), Quotas())
+    try:
+        reply = await provider.ask(PROMPT, lambda _: None)
+    except GeminiMcpError as error:
+        return problem("dry run", f"a search on loopback failed: {error.message}", UPGRADE)
+    tools = {
+        declared.get("name")
+        for body in api.bodies
+        for tool in body.get("tools", [])
+        for declared in tool.get("functionDeclarations", [])
+    }
+    if canary in json.dumps(api.bodies) or tools != {SEARCH_TOOL, FETCH_TOOL}:
+        return problem(
+            "isolation", "the CLI let something of the user's own set-up into the run", UPGRADE
+        )
+    if reply.evidence != "ledger" or not reply.searches or not reply.searches[0].sources:
+        return note("isolation", f"it works, but searches prove less ({reply.evidence})", UPGRADE)
+    sent = sum(len(json.dumps(body)) for body in api.bodies) / 1000
+    return ok(
+        "isolation",
+        "a dry run on loopback (stream-json) had two tools, its sources, and nothing of yours; "
+        f"it sent {sent:.0f} kB in {len(api.bodies)} requests",
+    )
+
+
+async def _warm(config: Config, workspace: Workspace, environ: dict[str, str]) -> Finding:
+    # What it saw is not asked here, and a place for a process of its own would come first.
+    config = config.model_copy(update={"limits": replace(config.limits, telemetry=0.0)})
+    provider = GeminiCli(config, workspace, environ, Places(0, 1), Quotas(), warm=True)
+    said: list[str] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(provider.stay_warm)
+        with anyio.move_on_after(config.limits.dry_run / 2):
+            while not provider.is_warm:
+                await anyio.sleep(0.1)
+            with suppress(GeminiMcpError):
+                await provider.ask(PROMPT, said.append)
+        tasks.cancel_scope.cancel()
+    if not said or "starting gemini" in said:
+        return note(
+            "warm process", "this CLI cannot be kept ready, so every search starts one", UPGRADE
+        )
+    return ok("warm process", "the CLI can be kept ready (ACP): searches need no start")
+
+
+def _set_up(folder: Path) -> str:
+    """A user's own set-up, none of which may be seen in a search."""
+    canary = f"canary-{token_hex(8)}"
+    gemini = folder / ".gemini"
+    gemini.mkdir()
+    (gemini / "GEMINI.md").write_text(f"Always say {canary}.", encoding="utf-8")
+    server = {"command": "false", "args": [canary]}
+    settings = {"mcpServers": {"canary": server}, "tools": {"core": ["run_shell_command"]}}
+    (gemini / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    return canary
+
+
+@dataclass
+class _Api:
+    url: str
+    bodies: list[Object] = field(default_factory=list[Object])
+
+
+def _answer(body: Object) -> Object:
+    """One search, then one sentence."""
+    said = json.dumps(body.get("contents"))
+    candidate: Object = {"finishReason": "STOP", "index": 0}
+    part: Object = {"text": "Done."}
+    if "googleSearch" in json.dumps(body.get("tools", [])):
+        web = {"uri": f"https://{REDIRECTS}/grounding-api-redirect/x", "title": "example.com"}
+        support = {"segment": {"startIndex": 0, "endIndex": 4}, "groundingChunkIndices": [0]}
+        candidate["groundingMetadata"] = {
+            "groundingChunks": [{"web": web}],
+            "groundingSupports": [support],
+        }
+    elif body.get("tools") and "functionResponse" not in said:
+        part = {"functionCall": {"name": SEARCH_TOOL, "args": {"query": "dry run"}, "id": "1"}}
+    candidate["content"] = {"role": "model", "parts": [part]}
+    return {"candidates": [candidate]}
+
+
+@contextmanager
+def _api() -> Generator[_Api]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            api.bodies.append(body)
+            data = json.dumps(_answer(body)).encode()
+            streamed = "stream" in self.path
+            if streamed:
+                data = b"data: " + data + b"\r\n\r\n"
+            self.send_response(200)
+            kind = "text/event-stream" if streamed else "application/json"
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    api = _Api(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield api
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,147 @@
+"""What a person sees while research goes on: a changing view in a terminal, else lines."""
+
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from gemini_cli_mcp import logs
+from gemini_cli_mcp.redaction import redact_known
+from gemini_cli_mcp.research.deep_search import DeepSearch
+from gemini_cli_mcp.research.deep_search_round import SAID, Round
+from gemini_cli_mcp.sanitize import one_line
+from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.types import Progress
+
+STEPS = 5
+"""Steps of a round under way that are on the screen at once."""
+SITES = 10
+"""Sites of a round's sources that are named."""
+LONGEST = 200
+"""Characters of a query or message that are shown."""
+
+
+class Stderr(Console):
+    """For progress and last words; nobody may be reading them, and that is no failure."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, highlight=False, emoji=False, markup=False)
+
+    def on_broken_pipe(self) -> None:
+        """Not the end of the program, as it is for rich."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with suppress(OSError):
+            super().print(*objects, **options)
+
+
+class Step:
+    """One changing line: what is going on."""
+
+    def __init__(self) -> None:
+        self._spinner = Spinner("dots")
+        self._started = time.monotonic()
+        self._message = ""
+
+    def tell(self, message: str, console: Console) -> None:
+        self._message = message
+
+    def finish(self, console: Console) -> None:
+        """Nothing stays on the screen."""
+
+    def __rich__(self) -> RenderableType:
+        seconds = time.monotonic() - self._started
+        self._spinner.update(text=Text(f"{self._message} ({seconds:.0f} s)"))
+        return self._spinner
+
+
+class Rounds:
+    """The rounds of a deep search: those that ended stay, the one under way changes."""
+
+    def __init__(self, deep: DeepSearch) -> None:
+        self._deep = deep
+        self._spinner = Spinner("dots")
+        self._shown = 0
+
+    def tell(self, message: str, console: Console) -> None:
+        """Print what ended since the last look; what is under way is drawn anyway."""
+        for round_ in self._deep.rounds[self._shown :]:
+            if round_.ended is None:
+                break
+            console.print(self._ended(round_), soft_wrap=True)
+            self._shown += 1
+
+    def finish(self, console: Console) -> None:
+        self.tell("", console)
+        console.print()
+
+    def __rich__(self) -> RenderableType:
+        running = [round_ for round_ in self._deep.rounds if round_.ended is None]
+        if not running:
+            return ""
+        round_ = running[-1]
+        self._spinner.update(text=Text(f"{self._name(round_)} ({round_.seconds:.0f} s)", "bold"))
+        steps = [Text(f"    {step}", "dim", no_wrap=True) for step in round_.doing[-STEPS:]]
+        return Group(self._spinner, *steps)
+
+    def _name(self, round_: Round) -> str:
+        return f"round {round_.number}/{self._deep.max_rounds}"
+
+    def _ended(self, round_: Round) -> Text:
+        name, seconds = self._name(round_), f"{round_.seconds:.1f} s"
+        if error := round_.error:
+            return Text(
+                f"✗ {name} · {seconds} · {error.code}: {one_line(error.message, LONGEST)}", "red"
+            )
+        searches = counted(len(round_.queries), "search", "es")
+        sources = counted(len(round_.sources), "source", "s")
+        text = Text(f"✓ {name} · {searches} · {sources} · {seconds}", "bold")
+        if round_.verified:
+            text.append(" · verified", "green")
+        elif round_.doubts:
+            said = "; ".join(SAID[doubt] for doubt in round_.doubts)
+            text.append(f" · says it is verified, but {said}", "yellow")
+        if round_.unchanged:
+            text.append(" · unchanged", "dim")
+        for query in round_.queries:
+            text.append(f"\n    “{one_line(query, LONGEST)}”", "not bold dim")
+        if sites := round_.sites:
+            more = f" and {len(sites) - SITES} more" if len(sites) > SITES else ""
+            text.append(f"\n    {', '.join(sites[:SITES])}{more}", "not bold cyan")
+        return text
+
+
+@contextmanager
+def live(config: Config, view: Step | Rounds) -> Generator[Progress]:
+    """Show what is going on: a changing view in a terminal, else a line for each step."""
+    console = Stderr()
+    if not sys.stderr or not sys.stderr.isatty():
+        started = time.monotonic()
+
+        def line(message: str) -> None:
+            seconds = time.monotonic() - started
+            shown = redact_known(message, config.secrets)
+            console.print(f"{shown} ({seconds:.0f} s)", soft_wrap=True)
+
+        yield line
+        return
+    try:
+        with Live(view, console=console, refresh_per_second=10, transient=True):
+            # Into the view's own stderr, and without what the view shows anyway.
+            level = "WARNING" if config.log_level == "INFO" else config.log_level
+            logs.configure(level, config.secrets)
+            yield lambda message: view.tell(redact_known(message, config.secrets), console)
+            view.finish(console)
+    finally:
+        logs.configure(config.log_level, config.secrets)
+
+
+def counted(count: int, noun: str, plural: str) -> str:
+    """`1 search`, `2 searches`."""
+    return f"{count} {noun}{'' if count == 1 else plural}"

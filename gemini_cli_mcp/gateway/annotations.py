@@ -1,0 +1,31 @@
+"""Annotations for addresses that stand in the text and were really found; never any other."""
+
+import re
+from collections.abc import Sequence
+
+from gemini_cli_mcp.json_values import Object
+
+_ENDS = r"""(?=[.,;:!?)\]}'"`*_~|]*(?:\Z|[\s<>]|[^\x00-\x7f]))"""
+"""Behind an address: the end of a sentence or a link, and nothing that may belong to it."""
+
+
+LONGEST = 1 << 20
+"""Characters of an answer that is looked through; no model writes as much."""
+
+
+def citations(text: str, hits: Sequence[Object]) -> list[Object]:
+    """One for each place in the text, with its characters counted from its beginning."""
+    titles = {str(hit["url"]): str(hit.get("title") or "") for hit in hits if hit.get("url")}
+    if not titles or len(text) > LONGEST:
+        return []
+    longest_first = sorted(titles, key=len, reverse=True)
+    addresses = re.compile(f"(?<![/=])(?:{'|'.join(map(re.escape, longest_first))}){_ENDS}")
+    return [
+        {
+            "url": place[0],
+            "title": titles[place[0]],
+            "start_index": place.start(),
+            "end_index": place.end(),
+        }
+        for place in addresses.finditer(text)
+    ]

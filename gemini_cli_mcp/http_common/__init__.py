@@ -1,0 +1,1 @@
+"""What both HTTP servers share: listening, access, logs, metrics."""

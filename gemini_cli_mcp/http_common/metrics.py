@@ -1,0 +1,61 @@
+"""What a deployment wants to know of its server, for Prometheus."""
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from gemini_cli_mcp.json_values import Object, as_count, as_object
+
+SECONDS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+
+TYPE = CONTENT_TYPE_LATEST
+
+
+class Metrics:
+    """All numbers of one server."""
+
+    def __init__(self, now: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
+        """`now` are numbers that are looked up when they are asked for: by name, what and how."""
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._calls = Counter(
+            "gemini_mcp_calls",
+            "Tool calls that ended",
+            ["tool", "outcome"],
+            registry=self._registry,
+        )
+        self._errors = Counter(
+            "gemini_mcp_errors", "Tool calls that failed", ["code"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "gemini_mcp_call_seconds",
+            "How long tool calls took",
+            ["tool"],
+            buckets=SECONDS,
+            registry=self._registry,
+        )
+        self._tokens = Counter(
+            "gemini_mcp_tokens", "Tokens of the models that answered", registry=self._registry
+        )
+        for name, (what, look) in now.items():
+            gauge = Gauge(f"gemini_mcp_{name}", what, registry=self._registry)
+            gauge.set_function(look)
+
+    def called(self, tool: str, result: Object | None, seconds: float) -> None:
+        """A call ended with this; None: its client left it."""
+        self._seconds.labels(tool).observe(seconds)
+        if result is None:
+            self._calls.labels(tool, "cancelled").inc()
+            return
+        self._calls.labels(tool, "success" if result.get("success") else "error").inc()
+        if error := as_object(result.get("error")):
+            self._errors.labels(str(error.get("code"))).inc()
+
+    def used(self, result: Object) -> None:
+        """A result that models have worked on."""
+        usage = as_object(as_object(result.get("metadata")).get("usage"))
+        self._tokens.inc(max(0, as_count(usage.get("total_tokens"))))
+
+    def page(self) -> bytes:
+        return generate_latest(self._registry)

@@ -1,0 +1,1 @@
+"""The official agy CLI as a provider."""

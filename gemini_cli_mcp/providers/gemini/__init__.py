@@ -1,0 +1,1 @@
+"""The official gemini CLI as a provider."""

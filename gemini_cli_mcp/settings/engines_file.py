@@ -1,0 +1,304 @@
+"""The engines of `web_search`: a JSON file with comments, checked at start.
+
+An engine points to a provider and a model by its providerKey: family, optional account alias,
+model, with dots between. Routing lists the targets that may serve; those that differ only in
+the alias stand in for each other, the higher priority first.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.settings.upstreams import UNSET, GatewayFile, Strict
+from gemini_cli_mcp.types import MAX_QUERY
+
+Family = Literal["gemini-cli", "antigravity", "gemini-api", "glm"]
+GOOGLE: tuple[Family, ...] = ("gemini-cli", "antigravity", "gemini-api")
+"""Those that search with Google."""
+FAMILIES: tuple[Family, ...] = (*GOOGLE, "glm")
+MODELS = ("gemini-", "glm-", "flash", "pro", "auto")
+"""How the name of a model begins; what begins otherwise is an account's alias."""
+RECENCIES = {"oneDay": 1, "oneWeek": 7, "oneMonth": 31, "oneYear": 366, "noLimit": None}
+"""How new hits must be, and how many days that is."""
+MOST_HITS = 50
+USUAL_HITS = 10
+OF_PROVIDER: dict[str, Family] = {
+    "gemini": "gemini-cli",
+    "antigravity": "antigravity",
+    "api": "gemini-api",
+}
+
+_Name = Annotated[str, Field(pattern=r"^[\w.:-]{1,64}$")]
+# What is not closed reaches to the end: so nothing is looked at twice.
+_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|//[^\n]*+|/\*(?:.*?\*/|.*+)', re.DOTALL)
+_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
+_MODEL = re.compile(r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII)
+
+
+class Glm(Strict):
+    """What only the family `glm` knows."""
+
+    form: Literal["chat", "api"] = "chat"
+    search_engine: str = Field("search_std", alias="searchEngine")
+    base_url: Annotated[str, Field(pattern=r"^https?://[\w.:-]+(?:/[\w./~-]*)?$")] = Field(
+        "https://api.z.ai/api/paas/v4", alias="baseUrl"
+    )
+
+
+class _Engine(Strict):
+    id: _Name
+    provider_key: str = Field(alias="providerKey")
+    description: Annotated[str, Field(min_length=1, max_length=500)]
+    default: bool = False
+    glm: Glm = Glm.model_validate({})
+
+
+class _WebSearch(Strict):
+    engines: Annotated[list[_Engine], Field(min_length=1)]
+    inject_policy: Literal["selective", "always"] = Field("selective", alias="injectPolicy")
+
+
+class _Route(Strict):
+    id: str
+    priority: Annotated[float, Field(allow_inf_nan=False)] = 0
+    targets: list[str]
+
+
+class _Routing(BaseModel):
+    web_search: list[_Route]
+
+
+class _Router(BaseModel):
+    routing: _Routing
+
+
+class _Account(Strict):
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] = Field(alias="apiKeyEnv")
+
+
+class _File(BaseModel):
+    web_search: _WebSearch | None = Field(None, alias="webSearch")
+    gateway: GatewayFile = UNSET
+    router: _Router | None = Field(None, alias="virtualrouter")
+    accounts: dict[str, _Account] = Field(default_factory=dict[str, _Account])
+
+
+@dataclass(frozen=True)
+class Target:
+    """Who serves: a family, an account of it, a model."""
+
+    family: Family
+    alias: str | None
+    model: str
+    key_variable: str | None = None
+    """The variable that holds the account's key."""
+
+    @classmethod
+    def parse(cls, provider_key: str, accounts: Mapping[str, _Account]) -> "Target":
+        name, _, rest = provider_key.partition(".")
+        if name not in FAMILIES:
+            known = ", ".join(FAMILIES)
+            raise ValueError(f"{name[:20]!r} is no known family ({known})")
+        family = name
+        alias = None
+        if not rest.startswith(MODELS):
+            alias, _, rest = rest.partition(".")
+            if not alias:
+                raise ValueError(f"{provider_key!r} names neither account nor model")
+        if not rest:
+            raise ValueError(f"{provider_key!r} names no model")
+        if not _MODEL.fullmatch(rest):
+            raise ValueError(f"{rest!r} is no name of a model")
+        account = accounts.get(alias) if alias else None
+        return cls(family, alias or None, rest, account.api_key_env if account else None)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One entry that a caller can choose, and who serves it, the first one first."""
+
+    id: str
+    description: str
+    targets: tuple[Target, ...]
+    glm: Glm
+
+
+@dataclass(frozen=True)
+class Engines:
+    """All that can be chosen."""
+
+    engines: tuple[Engine, ...]
+    default: str | None
+    """The engine of a call that names none; None: it must name one."""
+    inject_policy: str = "selective"
+    key_variables: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+    """What is accepted but has no effect."""
+    gateway: GatewayFile = UNSET
+
+    @property
+    def google(self) -> "Engines":
+        """Those that mean Google; all of them if none does."""
+        chosen = tuple(
+            engine
+            for engine in self.engines
+            if engine.targets[0].family in GOOGLE or "google" in engine.id.lower()
+        )
+        if not chosen:
+            return self
+        only = chosen[0].id if len(chosen) == 1 else None
+        default = self.default if self.default in [engine.id for engine in chosen] else only
+        return replace(self, engines=chosen, default=default)
+
+    @property
+    def parameters(self) -> Object:
+        """What `web_search` takes, as a JSON Schema."""
+        described = "; ".join(f"{engine.id}: {engine.description}" for engine in self.engines)
+        engine: Object = {
+            "type": "string",
+            "enum": [engine.id for engine in self.engines],
+            "description": described,
+        }
+        if self.default:
+            engine["default"] = self.default
+        properties = {
+            "query": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_QUERY,
+                "description": "The complete question, in the user's language",
+            },
+            "engine": engine,
+            "recency": {"type": "string", "enum": list(RECENCIES), "default": "noLimit"},
+            "count": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MOST_HITS,
+                "default": USUAL_HITS,
+            },
+        }
+        required = ["query"] if self.default else ["query", "engine"]
+        return {"type": "object", "required": required, "properties": properties}
+
+    def get(self, engine_id: str) -> Engine | None:
+        return next((engine for engine in self.engines if engine.id == engine_id), None)
+
+
+def default_engines(provider: str, model: str) -> Engines:
+    """The one engine there is when no file says otherwise."""
+    target = Target(OF_PROVIDER[provider], None, model)
+    engine = Engine("google", "Google Search", (target,), Glm.model_validate({}))
+    return Engines((engine,), "google")
+
+
+def load_engines_file(path: Path, otherwise: Engines) -> Engines:
+    """The engines of a file, or these if it has none; ConfigError names the place that is wrong."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{_NAMED} {path}: it cannot be read ({type(error).__name__}).") from None
+    try:
+        file = _File.model_validate_json(_without_comments(text))
+        return _engines(file, file.web_search) if file.web_search else _gateway(file, otherwise)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}"
+            for item in error.errors()
+        )
+        raise ConfigError(f"{_NAMED} {path}: {problems}") from None
+    except ValueError as error:
+        raise ConfigError(f"{_NAMED} {path}: {error}") from None
+
+
+_NAMED = "GEMINI_MCP_WEB_SEARCH:"
+
+
+def _without_comments(text: str) -> str:
+    """JSON without comments and without commas that nothing follows; strings and lines stay."""
+
+    def blank(token: re.Match[str]) -> str:
+        return token[0] if token[0].startswith('"') else " " + "\n" * token[0].count("\n")
+
+    return _COMMA.sub(blank, _COMMENT.sub(blank, text))
+
+
+def _gateway(file: _File, engines: Engines) -> Engines:
+    if "gateway" not in file.model_fields_set:
+        raise ValueError("it has neither `webSearch` nor `gateway`")
+    keys = engines.key_variables | file.gateway.key_variables
+    return replace(engines, gateway=file.gateway, key_variables=keys)
+
+
+def _engines(file: _File, web_search: _WebSearch) -> Engines:
+    for alias in file.accounts:
+        if alias.startswith(MODELS) or "." in alias or not alias:
+            raise ValueError(f"accounts.{alias}: such an alias would be taken for a model")
+    entries = web_search.engines
+    parsed: list[tuple[_Engine, Target]] = []
+    for index, entry in enumerate(entries):
+        place = f"webSearch.engines.{index}"
+        if entry.id in [other.id for other in entries[:index]]:
+            raise ValueError(f"{place}.id: {entry.id!r} is there twice")
+        try:
+            parsed.append((entry, Target.parse(entry.provider_key, file.accounts)))
+        except ValueError as error:
+            raise ValueError(f"{place}.providerKey: {error}") from None
+    defaults = [entry.id for entry in entries if entry.default]
+    if len(defaults) > 1:
+        raise ValueError(f"webSearch.engines: more than one default ({', '.join(defaults)})")
+    routed = _routed(file)
+    for entry, _ in parsed:
+        if routed is not None and entry.provider_key not in [key for key, _ in routed]:
+            raise ValueError(
+                f"webSearch.engines.{entries.index(entry)}.providerKey: {entry.provider_key!r} of "
+                f"engine {entry.id!r} is no target in virtualrouter.routing.web_search"
+            )
+    others = [target for _, target in routed or ()]
+    only = entries[0].id if len(entries) == 1 else None
+    targets = [target for _, target in parsed] + others
+    aliases = {target.alias for target in targets if target.alias and not target.key_variable}
+    return Engines(
+        tuple(
+            Engine(entry.id, entry.description, _serving(target, others), entry.glm)
+            for entry, target in parsed
+        ),
+        next(iter(defaults), only),
+        web_search.inject_policy,
+        frozenset(account.api_key_env for account in file.accounts.values())
+        | file.gateway.key_variables,
+        tuple(
+            f"the account alias {alias!r} has no entry in `accounts`" for alias in sorted(aliases)
+        ),
+        file.gateway,
+    )
+
+
+def _routed(file: _File) -> list[tuple[str, Target]] | None:
+    """All targets of the routing, the highest priority first; None if there is no routing."""
+    if file.router is None:
+        return None
+    routes = sorted(file.router.routing.web_search, key=lambda route: -route.priority)
+    found: list[tuple[str, Target]] = []
+    for route in routes:
+        for key in route.targets:
+            try:
+                found.append((key, Target.parse(key, file.accounts)))
+            except ValueError as error:
+                raise ValueError(
+                    f"virtualrouter.routing.web_search, route {route.id!r}: {error}"
+                ) from None
+    return found
+
+
+def _serving(target: Target, others: list[Target]) -> tuple[Target, ...]:
+    """Those that differ from the target only in the account, in the order of the routing."""
+    same = [
+        other for other in others if (other.family, other.model) == (target.family, target.model)
+    ]
+    return tuple(dict.fromkeys(same or [target]))
