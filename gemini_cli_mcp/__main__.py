@@ -10,8 +10,8 @@ from gemini_cli_mcp import __version__, logs
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.redaction import redact, secret_values
-from gemini_cli_mcp.settings.engines_file import MOST_HITS, RECENCIES
-from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.settings.engines_file import MAX_HITS, RECENCY_DAYS
+from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.types import THINKING_TOKENS
 
 
@@ -24,14 +24,14 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     if options.command is _doctor:
         return _doctor(options, limits)
     try:
-        config = Config.from_env(os.environ, limits)
+        settings = Settings.from_env(os.environ, limits)
     except ConfigError as error:
-        return _refused(error)
-    logs.configure(config.log_level, config.secrets)
-    for note in config.engines.notes:
+        return _report_config_error(error)
+    logs.configure(settings.log_level, settings.secrets)
+    for note in settings.engines.warnings:
         logging.getLogger(__name__).warning("GEMINI_MCP_WEB_SEARCH: %s", note)
     try:
-        code: int = options.command(config, options)
+        code: int = options.command(settings, options)
         if sys.stdout:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -43,13 +43,13 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     return code
 
 
-def _refused(error: ConfigError) -> int:
+def _report_config_error(error: ConfigError) -> int:
     message = redact(error.message, secret_values(os.environ))
     print(f"[ERROR] {error.code}: {message}", file=sys.stderr)
     return 1
 
 
-def _serve(config: Config, options: argparse.Namespace) -> int:
+def _serve(settings: Settings, options: argparse.Namespace) -> int:
     import anyio
 
     if options.http:
@@ -57,30 +57,30 @@ def _serve(config: Config, options: argparse.Namespace) -> int:
 
         try:
             where = (options.host, options.port, options.allowed_host)
-            anyio.run(serve_http, config, os.environ, *where)
+            anyio.run(serve_http, settings, os.environ, *where)
         except ConfigError as error:
-            return _refused(error)
+            return _report_config_error(error)
         return 0
     if sys.stdin is None or sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return _refused(ConfigError("stdin or stdout is closed, and MCP needs both."))
+        return _report_config_error(ConfigError("stdin or stdout is closed, and MCP needs both."))
     from gemini_cli_mcp.server.stdio import serve_stdio
 
-    anyio.run(serve_stdio, config, os.environ)
+    anyio.run(serve_stdio, settings, os.environ)
     # All is closed; only a thread may still be reading an answer that nobody waits for.
     os._exit(0)
 
 
-def _search(config: Config, options: argparse.Namespace) -> int:
+def _search(settings: Settings, options: argparse.Namespace) -> int:
     from gemini_cli_mcp.cli import commands
 
-    return commands.search(config, os.environ, options.query, as_json=options.json)
+    return commands.search(settings, os.environ, options.query, as_json=options.json)
 
 
-def _grounded_search(config: Config, options: argparse.Namespace) -> int:
+def _grounded_search(settings: Settings, options: argparse.Namespace) -> int:
     from gemini_cli_mcp.cli import commands
 
     return commands.grounded_search(
-        config,
+        settings,
         os.environ,
         options.query,
         model=options.model,
@@ -90,11 +90,11 @@ def _grounded_search(config: Config, options: argparse.Namespace) -> int:
     )
 
 
-def _web_search(config: Config, options: argparse.Namespace) -> int:
+def _web_search(settings: Settings, options: argparse.Namespace) -> int:
     from gemini_cli_mcp.cli import commands
 
     return commands.web_search(
-        config,
+        settings,
         os.environ,
         options.query,
         engine=options.engine,
@@ -104,23 +104,23 @@ def _web_search(config: Config, options: argparse.Namespace) -> int:
     )
 
 
-def _gateway(config: Config, options: argparse.Namespace) -> int:
+def _gateway(settings: Settings, options: argparse.Namespace) -> int:
     import anyio
 
     from gemini_cli_mcp.gateway.serve import serve_gateway
 
     try:
         where = (options.host, options.port, options.allowed_host)
-        anyio.run(serve_gateway, config, os.environ, *where)
+        anyio.run(serve_gateway, settings, os.environ, *where)
     except ConfigError as error:
-        return _refused(error)
+        return _report_config_error(error)
     return 0
 
 
-def _login(config: Config, options: argparse.Namespace) -> int:
+def _login(settings: Settings, options: argparse.Namespace) -> int:
     from gemini_cli_mcp.cli import commands
 
-    return commands.login(config, os.environ, options.provider)
+    return commands.login(settings, os.environ, options.provider)
 
 
 def _doctor(options: argparse.Namespace, limits: Limits | None) -> int:
@@ -142,11 +142,11 @@ def _install(options: argparse.Namespace) -> int:
     )
 
 
-def _deep_search(config: Config, options: argparse.Namespace) -> int:
+def _deep_search(settings: Settings, options: argparse.Namespace) -> int:
     from gemini_cli_mcp.cli import commands
 
     return commands.deep_search(
-        config,
+        settings,
         os.environ,
         options.query,
         max_iterations=options.max_iterations,
@@ -163,8 +163,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     parser.set_defaults(command=_serve, http=False)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    serve = commands.add_parser("serve", help="MCP over stdio (also without any command), or HTTP")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    serve = subparsers.add_parser(
+        "serve", help="MCP over stdio (also without any command), or HTTP"
+    )
     serve.add_argument("--http", action="store_true", help="streamable HTTP, at /mcp")
     serve.add_argument("--host", default="127.0.0.1", help="where to listen; default %(default)s")
     serve.add_argument(
@@ -172,11 +174,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_allowed_host(serve)
     serve.set_defaults(command=_serve)
-    search = commands.add_parser("search", help="research a question and print the report")
+    search = subparsers.add_parser("search", help="research a question and print the report")
     search.add_argument("query", metavar="QUERY")
     search.add_argument("--json", action="store_true", help="print the structured result")
     search.set_defaults(command=_search)
-    deep_search = commands.add_parser(
+    deep_search = subparsers.add_parser(
         "deep-search",
         help="research in rounds until the report is verified",
         description="Research in rounds until the report is verified. Takes minutes; Ctrl-C ends "
@@ -194,21 +196,21 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, metavar="FILE.md", help="write the report to this file too"
     )
     deep_search.set_defaults(command=_deep_search)
-    grounded = commands.add_parser("grounded-search", help="ask Google Search one thing")
+    grounded = subparsers.add_parser("grounded-search", help="ask Google Search one thing")
     grounded.add_argument("query", metavar="QUERY")
     grounded.add_argument("--model", help="the model that searches")
     grounded.add_argument("--thinking", choices=list(THINKING_TOKENS))
     grounded.add_argument("--include-thoughts", action="store_true", help="where the provider can")
     grounded.add_argument("--json", action="store_true", help="print the structured result")
     grounded.set_defaults(command=_grounded_search)
-    web = commands.add_parser("web-search", help="list pages of the web")
+    web = subparsers.add_parser("web-search", help="list pages of the web")
     web.add_argument("query", metavar="QUERY")
     web.add_argument("--engine", help="one of the engines of GEMINI_MCP_WEB_SEARCH")
-    web.add_argument("--recency", choices=list(RECENCIES))
-    web.add_argument("--count", type=int, metavar="N", help=f"hits at most, 1 to {MOST_HITS}")
+    web.add_argument("--recency", choices=list(RECENCY_DAYS))
+    web.add_argument("--count", type=int, metavar="N", help=f"hits at most, 1 to {MAX_HITS}")
     web.add_argument("--json", action="store_true", help="print the structured result")
     web.set_defaults(command=_web_search)
-    gateway = commands.add_parser(
+    gateway = subparsers.add_parser(
         "gateway", help="web_search for any model, in front of an OpenAI-compatible server"
     )
     gateway.add_argument("--host", default="127.0.0.1", help="where to listen; default %(default)s")
@@ -217,16 +219,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_allowed_host(gateway)
     gateway.set_defaults(command=_gateway)
-    login = commands.add_parser("login", help="sign in with the official CLI, in this terminal")
+    login = subparsers.add_parser("login", help="sign in with the official CLI, in this terminal")
     login.add_argument("provider", choices=["gemini", "antigravity"])
     login.set_defaults(command=_login)
-    doctor = commands.add_parser(
+    doctor = subparsers.add_parser(
         "doctor", help="what a search needs, and how to mend what is missing"
     )
     doctor.add_argument("--live", action="store_true", help="make one tiny real search too")
     doctor.add_argument("--json", action="store_true", help="print the structured result")
     doctor.set_defaults(command=_doctor)
-    install = commands.add_parser(
+    install = subparsers.add_parser(
         "install", help="write this server into the configuration of an MCP client"
     )
     install.add_argument("client", choices=["claude-desktop", "claude-code", "cursor", "vscode"])

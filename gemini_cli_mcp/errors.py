@@ -64,7 +64,7 @@ class GeminiMcpError(Exception):
         return error
 
 
-def known(error: Exception) -> GeminiMcpError:
+def to_public_error(error: Exception) -> GeminiMcpError:
     """The failure as one of ours; one that nobody foresaw tells no more than its type."""
     if isinstance(error, GeminiMcpError):
         return error
@@ -73,7 +73,7 @@ def known(error: Exception) -> GeminiMcpError:
 
 def failure_result(error: Exception) -> dict[str, object]:
     """What a caller gets for any failure."""
-    return {"success": False, "error": known(error).as_dict()}
+    return {"success": False, "error": to_public_error(error).as_dict()}
 
 
 class CliNotFound(GeminiMcpError):

@@ -18,32 +18,32 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gemini_cli_mcp.errors import Cancelled, NotFound, failure_result
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.progress import News, Tell
-from gemini_cli_mcp.types import Progress
+from gemini_cli_mcp.progress import ProgressFeed, ProgressSink
+from gemini_cli_mcp.types import ProgressCallback
 
 logger = logging.getLogger(__name__)
 
-Done = Callable[[Object], Awaitable[None]]
+CompletionCallback = Callable[[JsonObject], Awaitable[None]]
 """Told the outcome."""
 
 
-class Work(Protocol):
+class JobTask(Protocol):
     """What a job does."""
 
     @property
-    def asked(self) -> object:
+    def dedup_key(self) -> object:
         """Equal for works that are asked the same."""
         ...
 
-    async def run(self, progress: Progress) -> Object: ...
+    async def run(self, progress: ProgressCallback) -> JsonObject: ...
 
     def cancel(self) -> None:
         """Let `run` return what there is."""
         ...
 
-    def so_far(self) -> Object: ...
+    def snapshot(self) -> JsonObject: ...
 
 
 @dataclass(eq=False)
@@ -51,38 +51,38 @@ class Job:
     """One work in the background."""
 
     owner: str
-    work: Work | None
+    task: JobTask | None
     """None when it is done: it holds much, and its outcome is all that is needed."""
-    asked: object
-    news: News
+    dedup_key: object
+    progress: ProgressFeed
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
-    outcome: Object | None = None
+    result: JsonObject | None = None
     """Its result or failure, once it is done."""
-    ended: float = 0
-    known: bool = False
+    finished_at: float = 0
+    id_delivered: bool = False
     """Whether its owner was ever told its id."""
     cancelled: bool = False
-    waiting: int = 0
+    waiter_count: int = 0
     """How many wait for it now."""
-    last_wait: float = 0
+    last_wait_at: float = 0
     """When somebody last began or ceased to wait."""
     done: anyio.Event = field(default_factory=anyio.Event)
 
     def cancel(self) -> None:
         """End it soon, with what it has."""
-        if self.work:
+        if self.task:
             self.cancelled = True
-            self.work.cancel()
+            self.task.cancel()
 
-    def finish(self, outcome: Object) -> None:
+    def finish(self, result: JsonObject) -> None:
         """It has this outcome from now on."""
-        self.outcome, self.work = outcome, None
-        self.ended = time.monotonic()
-        self.news.end()
+        self.result, self.task = result, None
+        self.finished_at = time.monotonic()
+        self.progress.close()
         self.done.set()
 
 
-class Jobs:
+class JobService:
     """All jobs of a server."""
 
     def __init__(self, tasks: TaskGroup, limits: Limits) -> None:
@@ -92,7 +92,7 @@ class Jobs:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, limits: Limits) -> "AsyncGenerator[Jobs]":
+    async def open(cls, limits: Limits) -> "AsyncGenerator[JobService]":
         """While in here, jobs run; those that are not done at the end are ended."""
         async with anyio.create_task_group() as tasks:
             try:
@@ -100,7 +100,7 @@ class Jobs:
             finally:
                 tasks.cancel_scope.cancel()
 
-    async def end(self) -> None:
+    async def shutdown(self) -> None:
         """End them all, without a result."""
         self._tasks.cancel_scope.cancel()
         for job in list(self._jobs.values()):
@@ -109,103 +109,103 @@ class Jobs:
     @property
     def running(self) -> int:
         """How many are not done."""
-        return sum(job.outcome is None for job in self._jobs.values())
+        return sum(job.result is None for job in self._jobs.values())
 
-    def submit(self, owner: str, work: Work, when_done: Done) -> Job:
+    def submit(self, owner: str, task: JobTask, on_done: CompletionCallback) -> Job:
         """Begin; `when_done` is told the outcome, whatever it is.
 
         Whoever gave up waiting before an id was told comes back with the same question: then it
         is the job that goes on already, or has come to a good end unheard.
         """
-        for job in self.of(owner):
-            usable = not job.cancelled and (job.outcome is None or job.outcome["success"])
-            if usable and not job.known and job.asked == work.asked:
+        for job in self.list_for_owner(owner):
+            usable = not job.cancelled and (job.result is None or job.result["success"])
+            if usable and not job.id_delivered and job.dedup_key == task.dedup_key:
                 return job
-        job = self._add(Job(owner, work, work.asked, self._news()))
-        self._tasks.start_soon(self._run, job, work, when_done)
+        job = self._add(Job(owner, task, task.dedup_key, self._new_feed()))
+        self._tasks.start_soon(self._run, job, task, on_done)
         return job
 
-    def keep(self, owner: str, outcome: Object) -> Job:
+    def store_result(self, owner: str, result: JsonObject) -> Job:
         """Something that is done already, to be read on in."""
-        job = self._add(Job(owner, None, None, self._news(), known=True))
-        job.finish(outcome)
+        job = self._add(Job(owner, None, None, self._new_feed(), id_delivered=True))
+        job.finish(result)
         return job
 
     def get(self, job_id: str, owner: str) -> Job:
         """The owner's job of this id; to all others it does not exist."""
-        self._forget()
+        self._expire()
         job = self._jobs.get(job_id)
         if job is None or job.owner != owner:
             raise NotFound(
                 "There is no such job. Jobs are kept for an hour, the last "
-                f"{self._limits.jobs_kept} of them, and end with the server."
+                f"{self._limits.max_finished_jobs} of them, and end with the server."
             )
         return job
 
-    def of(self, owner: str) -> list[Job]:
+    def list_for_owner(self, owner: str) -> list[Job]:
         """All jobs of an owner, the oldest first."""
-        self._forget()
+        self._expire()
         return [job for job in self._jobs.values() if job.owner == owner]
 
-    async def wait(self, job: Job, seconds: float, tell: Tell) -> None:
+    async def wait(self, job: Job, seconds: float, sink: ProgressSink) -> None:
         """Wait for its end and tell its news; a cancelled wait does not end the job at once."""
-        job.waiting += 1
-        job.last_wait = time.monotonic()
+        job.waiter_count += 1
+        job.last_wait_at = time.monotonic()
         try:
             with anyio.move_on_after(seconds):
-                await job.news.follow(tell)
+                await job.progress.forward_to(sink)
                 await job.done.wait()
         except anyio.get_cancelled_exc_class():
-            self._tasks.start_soon(self._end_if_abandoned, job)
+            self._tasks.start_soon(self._cancel_if_abandoned, job)
             raise
         finally:
-            job.waiting -= 1
-            job.last_wait = time.monotonic()
+            job.waiter_count -= 1
+            job.last_wait_at = time.monotonic()
 
     async def cancel(self, job: Job) -> None:
         """End it; its outcome is what it has so far."""
         job.cancel()
         await job.done.wait()
 
-    def _news(self) -> News:
-        return News(self._limits.heartbeat)
+    def _new_feed(self) -> ProgressFeed:
+        return ProgressFeed(self._limits.progress_interval)
 
     def _add(self, job: Job) -> Job:
-        self._forget()
+        self._expire()
         self._jobs[job.id] = job
         return job
 
-    async def _run(self, job: Job, work: Work, when_done: Done) -> None:
-        outcome = failure_result(Cancelled("It was ended with the server."))
+    async def _run(self, job: Job, task: JobTask, on_done: CompletionCallback) -> None:
+        result = failure_result(Cancelled("It was ended with the server."))
         try:
-            outcome = await work.run(job.news.add)
+            result = await task.run(job.progress.publish)
         except Exception as error:  # noqa: BLE001 - the owner gets an answer, whatever it is
-            outcome = failure_result(error)
+            result = failure_result(error)
         finally:
-            job.finish(outcome)
-        await when_done(outcome)
+            job.finish(result)
+        await on_done(result)
 
-    async def _end_if_abandoned(self, job: Job) -> None:
+    async def _cancel_if_abandoned(self, job: Job) -> None:
         """When nobody has waited for it long enough."""
-        abandoned = self._limits.job_abandoned
-        while job.outcome is None:
-            with anyio.move_on_after(job.last_wait + abandoned - time.monotonic()):
+        timeout = self._limits.job_abandon_timeout
+        while job.result is None:
+            with anyio.move_on_after(job.last_wait_at + timeout - time.monotonic()):
                 await job.done.wait()
-            if not job.waiting and time.monotonic() >= job.last_wait + abandoned:
+            if not job.waiter_count and time.monotonic() >= job.last_wait_at + timeout:
                 logger.info("Nobody waits for a deep search any more: it is ended")
                 job.cancel()
                 return
-            if job.waiting:
-                await anyio.sleep(abandoned / 10)
+            if job.waiter_count:
+                await anyio.sleep(timeout / 10)
 
-    def _forget(self) -> None:
+    def _expire(self) -> None:
         """Those that are done too long, and those that are too many."""
         latest_first = sorted(
-            (job for job in self._jobs.values() if job.outcome), key=lambda job: -job.ended
+            (job for job in self._jobs.values() if job.result), key=lambda job: -job.finished_at
         )
         seen: Counter[str] = Counter()
         for job in latest_first:
             seen[job.owner] += 1
-            expired = time.monotonic() - job.ended > self._limits.job_kept
-            if expired or seen[job.owner] > self._limits.jobs_kept:
+            expired = time.monotonic() - job.finished_at > self._limits.job_ttl
+            if expired or seen[job.owner] > self._limits.max_finished_jobs:
                 del self._jobs[job.id]

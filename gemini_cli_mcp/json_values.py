@@ -2,20 +2,20 @@
 
 from typing import Any, cast
 
-Object = dict[str, Any]
+JsonObject = dict[str, Any]
 """A JSON object."""
 
 
-def as_object(value: object) -> Object:
+def object_or_empty(value: object) -> JsonObject:
     """The value if it is a JSON object, else an empty one: foreign data may be anything."""
-    return cast("Object", value) if isinstance(value, dict) else {}
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
-def as_list(value: object) -> list[object]:
+def list_or_empty(value: object) -> list[object]:
     """The value if it is a JSON array, else an empty one."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
-def as_count(value: object) -> int:
+def int_or_zero(value: object) -> int:
     """The value if it is a whole number, else 0."""
     return value if isinstance(value, int) else 0

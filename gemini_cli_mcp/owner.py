@@ -2,5 +2,5 @@
 
 from contextvars import ContextVar
 
-OWNER: ContextVar[str] = ContextVar("OWNER", default="stdio")
+CURRENT_OWNER: ContextVar[str] = ContextVar("OWNER", default="stdio")
 """Set where a request comes in; by default the one client of a pipe, or a person."""

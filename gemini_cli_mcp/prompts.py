@@ -14,18 +14,18 @@ _FOLDERS = (_HERE / "_prompts", _HERE.parent / "prompts")
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
-def path(name: str) -> Path:
+def template_path(name: str) -> Path:
     """Where the template `name` lies."""
     folder = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
     return folder / f"{name}.md"
 
 
-def fill(name: str, /, **values: str) -> str:
+def render(name: str, /, **values: str) -> str:
     """The template `name` with each `{{placeholder}}` replaced by its value."""
-    template = path(name).read_text(encoding="utf-8")
+    template = template_path(name).read_text(encoding="utf-8")
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
-def inlined(prompt: str, file: Path) -> str:
+def inline_file(prompt: str, file: Path) -> str:
     """A correction's prompt with its file in place of `@name`, for whoever cannot read files."""
     return prompt.replace(f"@{file.name}", file.read_text(encoding="utf-8"), 1)

@@ -12,14 +12,14 @@ from functools import lru_cache
 from typing import cast
 from urllib.parse import quote, unquote
 
-from gemini_cli_mcp.sanitize import scrub
+from gemini_cli_mcp.sanitize import replace_unsafe_chars
 
 REDACTED = "[redacted]"
-SHORTEST = 6
+MIN_SECRET_CHARS = 6
 """Characters of a value that is looked for; shorter ones stand in ordinary words."""
-SHORTEST_WORD = 16
+MIN_WORD_CHARS = 16
 """The same for what may be an ordinary word: `postgres` is a password, and half of a report."""
-SHORTEST_NUMBER = 12
+MIN_NUMBER_DIGITS = 12
 """The same for numbers: budgets and limits have variables with `TOKENS` in their names too."""
 
 _SECRET_PARTS = frozenset(
@@ -76,7 +76,7 @@ _NAMED_SECRET = re.compile(
 )
 
 
-def is_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether a variable of this name holds what nobody else should see."""
     upper = name.upper()
     if upper in _NOT_SECRET:
@@ -89,16 +89,16 @@ def is_secret(name: str) -> bool:
 def secret_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> tuple[str, ...]:
     """The values that must not leave us: of secret variables, of `names`, and inside addresses."""
     named = set(names)
-    found: set[str] = set()
+    values: set[str] = set()
     for name, value in environ.items():
-        if name in named or is_secret(name):
-            found.update(_values(value.strip()))
-        found.update(_URL_PASSWORD.findall(value))
-    kept = (value for value in found if _is_worth_hiding(value))
+        if name in named or is_secret_name(name):
+            values.update(_single_values(value.strip()))
+        values.update(_URL_PASSWORD.findall(value))
+    kept = (value for value in values if _is_worth_hiding(value))
     return tuple(sorted(kept, key=lambda value: (-len(value), value)))
 
 
-def _values(value: str) -> Iterator[str]:
+def _single_values(value: str) -> Iterator[str]:
     """The value, and of a list of `token` and `name=token` each token."""
     yield value
     if "," in value:
@@ -110,9 +110,9 @@ def _values(value: str) -> Iterator[str]:
 
 
 def _is_worth_hiding(value: str) -> bool:
-    shortest = SHORTEST_NUMBER if value.isdigit() else SHORTEST
+    shortest = MIN_NUMBER_DIGITS if value.isdigit() else MIN_SECRET_CHARS
     if value.isascii() and value.isalpha():
-        shortest = SHORTEST_WORD
+        shortest = MIN_WORD_CHARS
     # A file that holds a secret is none itself, and its path helps whoever looks for a mistake.
     is_file = os.path.isabs(value) and os.path.exists(value)  # noqa: PTH110, PTH117 - Path's raises
     return len(value) >= shortest and not is_file
@@ -122,7 +122,7 @@ def redact_known(text: str, secrets: Sequence[str]) -> str:
     """The text without these secrets, however they were split."""
     if not secrets:
         return text
-    joined, pattern = _compiled(tuple(secrets))
+    joined, pattern = _compile_secrets(tuple(secrets))
     together = _SPLITS.sub("", text)  # quick: nearly no text has any of them
     if not any(secret in together for secret in joined):
         return text
@@ -130,7 +130,7 @@ def redact_known(text: str, secrets: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=32)
-def _compiled(secrets: tuple[str, ...]) -> tuple[tuple[str, ...], "re.Pattern[str]"]:
+def _compile_secrets(secrets: tuple[str, ...]) -> tuple[tuple[str, ...], "re.Pattern[str]"]:
     spellings = {
         spelling
         for secret in secrets
@@ -151,14 +151,14 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
     return _NAMED_SECRET.sub(rf"\1{REDACTED}", _LOOKS_SECRET.sub(REDACTED, text))
 
 
-def clean(value: object, secrets: Sequence[str]) -> object:
+def sanitize_json(value: object, secrets: Sequence[str]) -> object:
     """A JSON value as it may leave: no known secret, and nothing that breaks a transport."""
     if isinstance(value, str):
-        return scrub(redact_known(value, secrets))
+        return replace_unsafe_chars(redact_known(value, secrets))
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
         # Names are ours: one that equals a secret would make the result unreadable.
-        return {scrub(str(key)): clean(item, secrets) for key, item in items}
+        return {replace_unsafe_chars(str(key)): sanitize_json(item, secrets) for key, item in items}
     if isinstance(value, list):
-        return [clean(item, secrets) for item in cast("list[object]", value)]
+        return [sanitize_json(item, secrets) for item in cast("list[object]", value)]
     return value

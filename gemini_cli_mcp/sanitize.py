@@ -13,26 +13,26 @@ _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e00
 """Characters that change how a line is read without being seen."""
 
 
-def scrub(text: str) -> str:
+def replace_unsafe_chars(text: str) -> str:
     """The text with lone surrogates and control characters replaced; line breaks and tabs stay."""
     return _UNSAFE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """The text in one line of Markdown that shows it as it is."""
-    return re.sub(r"([\[\]\\`*_<>#!|])", r"\\\1", " ".join(scrub(text).split()))
+    return re.sub(r"([\[\]\\`*_<>#!|])", r"\\\1", " ".join(replace_unsafe_chars(text).split()))
 
 
 def markdown_link(title: str, url: str) -> str:
     """A link that foreign titles and addresses cannot break out of."""
-    words = escaped(title)
+    words = escape_markdown(title)
     address = re.sub(r"[\s()<>]", lambda match: f"%{ord(match[0]):02X}", url)
     return f"[{words or 'link'}]({address})"
 
 
-def one_line(text: str, limit: int) -> str:
+def truncate_line(text: str, limit: int) -> str:
     """The text in one line of at most so many characters, cut at a word where that is possible."""
-    line = " ".join(_INVISIBLE.sub("", scrub(text)).split())
+    line = " ".join(_INVISIBLE.sub("", replace_unsafe_chars(text)).split())
     if len(line) <= limit:
         return line
     cut = line[: limit - 1]

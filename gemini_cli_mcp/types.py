@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Progress = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 """Told what is going on right now, in words for a person. Never blocks."""
 
 Evidence = Literal["ledger", "events", "none"]
 """What proves a run's searches: the provider's own records, its event stream, or nothing."""
 
 
-REDIRECTS = "vertexaisearch.cloud.google.com"
+GOOGLE_REDIRECT_HOST = "vertexaisearch.cloud.google.com"
 """The host of the links that Google's search gives: redirects that name no more than the site."""
 
-MAX_QUERY = 10_000
+MAX_QUERY_CHARS = 10_000
 """Characters of a question."""
 
 
@@ -38,7 +38,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Support:
+class GroundingSupport:
     """A passage of a search's text, and the addresses of the sources that it rests on."""
 
     text: str
@@ -46,7 +46,7 @@ class Support:
 
 
 @dataclass(frozen=True)
-class Search:
+class RecordedSearch:
     """One web search of a run and how it ended."""
 
     query: str
@@ -57,12 +57,12 @@ class Search:
     """What the search itself answered, with marks like [1] for its sources; if it is known."""
     google_queries: tuple[str, ...] = ()
     """What Google really searched for it, if that is known."""
-    supports: tuple[Support, ...] = ()
+    supports: tuple[GroundingSupport, ...] = ()
     """Which passage of the text rests on which sources, if that is known."""
 
 
 @dataclass(frozen=True)
-class Fetch:
+class RecordedFetch:
     """One look at pages of the web, and how it ended."""
 
     error: str | None = None
@@ -95,7 +95,7 @@ THINKING_TOKENS: dict[Thinking, int] = {"off": 0, "low": 1024, "medium": 8192, "
 """For models that count what they think instead of knowing levels: Gemini 2.5."""
 
 
-def amount_of(thinking: Thinking, model: str | None) -> int | str:
+def thinking_setting(thinking: Thinking, model: str | None) -> int | str:
     """So many tokens, or a level: in the words of the model's generation."""
     if model and model.startswith("gemini-2.5"):
         return THINKING_TOKENS[thinking]

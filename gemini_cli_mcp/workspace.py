@@ -26,10 +26,10 @@ from gemini_cli_mcp.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-LOCK = "lock"
+LOCK_FILE = "lock"
 LOCK_CONTENT = b"gemini-cli-mcp server folder; removed when its server has ended\n"
 """What tells our lock from any other file of that name."""
-NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 """Windows has no such flag; links are looked for there before anything is opened."""
 
 _SERVER_ID = re.compile(r"[0-9a-f]{16}")
@@ -66,12 +66,12 @@ class Workspace:
     def root(self) -> Path:
         """The folder itself."""
         if self._root is None:
-            with self.usable():
+            with self.os_errors_as_config_error():
                 self._root = self._create()
         return self._root
 
     @contextlib.contextmanager
-    def usable(self) -> Generator[None]:
+    def os_errors_as_config_error(self) -> Generator[None]:
         """Name the folder if the system refuses what is done with it."""
         try:
             yield
@@ -91,13 +91,13 @@ class Workspace:
                 f"{self._servers} is not a folder but a link or a file, so it is not used.",
                 hint="Remove it, or set GEMINI_MCP_CONFIG_DIR to another folder.",
             )
-        for folder in self.open_to_others():
+        for folder in self.accessible_to_others():
             logger.warning("%s can be read or changed by other users: chmod 700 it", folder)
         root = self._servers / secrets.token_hex(8)
         root.mkdir(mode=0o700)
         lock = -1
         try:
-            lock = os.open(root / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            lock = os.open(root / LOCK_FILE, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
             # Locked before it is recognisable: whoever cleans up finds no content or a held lock.
             if not _try_lock(lock):
                 raise OSError(None, "files cannot be locked there")  # noqa: TRY301 - as any other
@@ -110,7 +110,7 @@ class Workspace:
         self._lock = lock
         return root
 
-    def open_to_others(self) -> list[Path]:
+    def accessible_to_others(self) -> list[Path]:
         """Existing folders of ours that other users may read or change; they stay as they are."""
         if sys.platform == "win32":  # modes say nothing there
             return []
@@ -125,16 +125,16 @@ class Workspace:
         path = self.root()
         for part in parts:  # one by one: `parents=True` would not make them private
             path /= part
-            with self.usable():
+            with self.os_errors_as_config_error():
                 path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     @contextlib.contextmanager
-    def invalid_output(self, text: str) -> Generator[Path]:
+    def invalid_output_file(self, text: str) -> Generator[Path]:
         """`text` in a file that is alone in its folder, for as long as the context lasts."""
-        folder, path = self._place_for_invalid_output()
+        folder, path = self._create_correction_folder()
         try:
-            with self.usable():
+            with self.os_errors_as_config_error():
                 descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
                 with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
                     file.write(text)
@@ -145,41 +145,43 @@ class Workspace:
             except OSError as error:
                 logger.error("Temporary file %s was not deleted: %s", path, error.strerror)
 
-    def _place_for_invalid_output(self) -> tuple[Path, Path]:
+    def _create_correction_folder(self) -> tuple[Path, Path]:
         parent = self.folder("corrections")
         for timestamp in itertools.count(int(time.time())):
             folder = parent / str(timestamp)
-            with self.usable(), contextlib.suppress(FileExistsError):
+            with self.os_errors_as_config_error(), contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
                 return folder, folder / f"temp-invalid-output-{timestamp}.txt"
         raise AssertionError("numbers do not end")
 
-    def sweep(self) -> int:
+    def remove_stale(self) -> int:
         """Remove what dead servers left; the number of their temporary files."""
         removed = 0
-        for left in self._left():
-            with contextlib.suppress(OSError), _lock_of_the_dead(left):
-                removed += sum(1 for _ in left.rglob("temp-invalid-output-*.txt"))
-                _remove(left)
+        for folder in self._server_folders():
+            with contextlib.suppress(OSError), _stale_lock(folder):
+                removed += sum(1 for _ in folder.rglob("temp-invalid-output-*.txt"))
+                _remove(folder)
         return removed
 
-    def of_the_dead(self) -> list[Path]:
+    def stale_folders(self) -> list[Path]:
         """The folders that dead servers left."""
-        dead: list[Path] = []
-        for left in self._left():
-            with contextlib.suppress(OSError), _lock_of_the_dead(left):
-                dead.append(left)
-        return dead
+        stale: list[Path] = []
+        for folder in self._server_folders():
+            with contextlib.suppress(OSError), _stale_lock(folder):
+                stale.append(folder)
+        return stale
 
-    def _left(self) -> list[Path]:
+    def _server_folders(self) -> list[Path]:
         """What may be the folder of a server, by its name, kind and owner."""
         if not _is_folder(self._servers):
             return []
         try:
-            found = list(self._servers.iterdir())
+            entries = list(self._servers.iterdir())
         except OSError:
             return []  # whoever needs a folder there is told why there is none
-        return [left for left in found if _SERVER_ID.fullmatch(left.name) and _is_own_folder(left)]
+        return [
+            entry for entry in entries if _SERVER_ID.fullmatch(entry.name) and _is_own_folder(entry)
+        ]
 
     def close(self) -> None:
         """Remove the folder and let the lock go."""
@@ -213,12 +215,12 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 @contextlib.contextmanager
-def _lock_of_the_dead(folder: Path) -> Generator[None]:
+def _stale_lock(folder: Path) -> Generator[None]:
     """Hold the lock of a server that does not; OSError if it lives, or the lock is not ours.
 
     A lock that is missing is never created: then the folder is not a server's.
     """
-    lock = os.open(folder / LOCK, os.O_RDWR | NO_FOLLOW)
+    lock = os.open(folder / LOCK_FILE, os.O_RDWR | O_NOFOLLOW)
     try:
         status = os.fstat(lock)
         if not stat.S_ISREG(status.st_mode) or not _is_own(status):
@@ -238,10 +240,10 @@ def _remove(folder: Path) -> None:
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name != LOCK:
+            elif path.name != LOCK_FILE:
                 with contextlib.suppress(OSError):
                     path.unlink()
-        if [path.name for path in folder.iterdir()] == [LOCK]:
+        if [path.name for path in folder.iterdir()] == [LOCK_FILE]:
             shutil.rmtree(folder, ignore_errors=True)
             return
     logger.warning("The folder %s could not be removed; the next start tries again", folder)

@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 def nothing_runs_on() -> Generator[None]:
     """What a test leaves running surfaces in it, not as a warning in a later one."""
     yield
-    left = child.running()
+    left = child.running_count()
     child._running.clear()
     assert not left
 

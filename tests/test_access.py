@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from gemini_cli_mcp.errors import ConfigError
-from gemini_cli_mcp.http_common.auth import Token, tokens_of
-from gemini_cli_mcp.server.sessions import Sessions
+from gemini_cli_mcp.http_common.auth import Token, parse_tokens
+from gemini_cli_mcp.server.session_ids import SessionIds
 from tests.support import ROOT, Stub, wait_until
 from tests.support.http_server import Running, call, serving, visiting
 from tests.support.openai_clients import environment, running_gateway
@@ -50,13 +50,13 @@ def test_behind_a_proxy_nobody_comes_in_without_a_token(
 )
 def test_a_name_without_a_token_and_a_token_twice_are_refused(tokens: str) -> None:
     with pytest.raises(ConfigError, match=r"a name and no token|twice"):
-        tokens_of({VARIABLE: tokens})
+        parse_tokens({VARIABLE: tokens})
 
 
 @pytest.mark.parametrize("tokens", [",", " , ", "   "])
 def test_a_list_without_a_token_is_no_list(tokens: str) -> None:
     with pytest.raises(ConfigError, match="only blanks and commas"):
-        tokens_of({VARIABLE: tokens})
+        parse_tokens({VARIABLE: tokens})
 
 
 def test_without_a_list_this_machine_may_come_in(stub: Stub) -> None:
@@ -77,7 +77,7 @@ def test_without_a_list_this_machine_may_come_in(stub: Stub) -> None:
     ],
 )
 def test_a_token_may_have_a_name(text: str, value: str, owner: str | None) -> None:
-    token = Token.of(text)
+    token = Token.parse(text)
 
     assert token.value == value
     assert token.owner == owner if owner else len(token.owner) == 16
@@ -101,11 +101,11 @@ async def test_a_changed_token_keeps_its_owners_jobs(stub: Stub) -> None:
 
 
 def test_sessions_are_their_owners_with_any_of_its_tokens() -> None:
-    both = Sessions([Token("one", "alice"), Token("two", "alice"), Token("three", "bob")])
+    both = SessionIds([Token("one", "alice"), Token("two", "alice"), Token("three", "bob")])
 
     session = both.issue("alice")
 
-    assert both.belongs(session, "alice") and not both.belongs(session, "bob")
+    assert both.verify(session, "alice") and not both.verify(session, "bob")
 
 
 def test_the_gateway_knows_its_names(upstream: ScriptedUpstream, tmp_path: Path) -> None:

@@ -7,26 +7,26 @@ from typing import cast
 import pytest
 
 from gemini_cli_mcp.errors import ConfigError
-from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.settings.env import Settings
 from tests.support import ROOT
 
 
 def test_without_variables_the_defaults_stand() -> None:
-    config = Config.from_env({})
+    settings = Settings.from_env({})
 
-    assert (config.model, config.correction_model, config.cli_path) == (None, None, "gemini")
-    assert (config.timeout, config.max_cycles, config.log_level) == (300, 3, "INFO")
-    assert config.config_dir.name == "gemini-cli-mcp"
+    assert (settings.model, settings.correction_model, settings.cli_path) == (None, None, "gemini")
+    assert (settings.timeout, settings.max_cycles, settings.log_level) == (300, 3, "INFO")
+    assert settings.config_dir.name == "gemini-cli-mcp"
 
 
 def test_an_empty_variable_counts_as_unset() -> None:
-    variables = [field.title for field in Config.model_fields.values() if field.title]
+    variables = [field.title for field in Settings.model_fields.values() if field.title]
 
-    assert Config.from_env(dict.fromkeys(variables, " ")) == Config.from_env({})
+    assert Settings.from_env(dict.fromkeys(variables, " ")) == Settings.from_env({})
 
 
 def test_values_are_taken_as_given() -> None:
-    config = Config.from_env(
+    settings = Settings.from_env(
         {
             "GEMINI_MODEL": "gemini-2.5-flash",
             "GEMINI_MCP_TIMEOUT": "1.5",
@@ -35,8 +35,12 @@ def test_values_are_taken_as_given() -> None:
         }
     )
 
-    assert (config.model, config.timeout, config.log_level) == ("gemini-2.5-flash", 1.5, "DEBUG")
-    assert config.config_dir == Path.home() / "somewhere"
+    assert (settings.model, settings.timeout, settings.log_level) == (
+        "gemini-2.5-flash",
+        1.5,
+        "DEBUG",
+    )
+    assert settings.config_dir == Path.home() / "somewhere"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_values_are_taken_as_given() -> None:
 )
 def test_a_wrong_value_is_named_with_what_it_should_be(variable: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Config.from_env({variable: value})
+        Settings.from_env({variable: value})
 
     assert caught.value.message.startswith(f"{variable}={value!r}: ")
     assert "should be" in caught.value.message
@@ -66,7 +70,7 @@ def test_a_wrong_value_is_named_with_what_it_should_be(variable: str, value: str
 
 def test_all_wrong_values_are_named_at_once() -> None:
     with pytest.raises(ConfigError, match=r"GEMINI_MCP_TIMEOUT.*GEMINI_MCP_MAX_CYCLES"):
-        Config.from_env({"GEMINI_MCP_TIMEOUT": "x", "GEMINI_MCP_MAX_CYCLES": "y"})
+        Settings.from_env({"GEMINI_MCP_TIMEOUT": "x", "GEMINI_MCP_MAX_CYCLES": "y"})
 
 
 def test_the_readme_lists_every_variable_as_it_is() -> None:
@@ -84,6 +88,6 @@ def test_the_readme_lists_every_variable_as_it_is() -> None:
             default(field.default_factory or field.default),
             field.description,
         )
-        for field in Config.model_fields.values()
+        for field in Settings.model_fields.values()
         if field.title
     ]

@@ -3,17 +3,23 @@
 import pytest
 
 from gemini_cli_mcp.errors import ExecutionFailed
-from gemini_cli_mcp.research.correction import LINE_BREAK, LINE_LENGTH, MAX_LINES, overlap, readable
+from gemini_cli_mcp.research.correction import (
+    LINE_BREAK,
+    MAX_LINE_CHARS,
+    MAX_LINES,
+    word_overlap,
+    wrap_for_cli,
+)
 
 
 def test_short_lines_stay_as_they_are() -> None:
-    assert readable("one\n\ntwo\r\nthree") == "one\n\ntwo\nthree"
+    assert wrap_for_cli("one\n\ntwo\r\nthree") == "one\n\ntwo\nthree"
 
 
 def test_long_lines_are_broken_and_lose_nothing() -> None:
     text = "".join(chr(0x4E00 + n % 5000) for n in range(60_000))
 
-    lines = readable(text).split("\n")
+    lines = wrap_for_cli(text).split("\n")
 
     assert "".join(lines) == text
     assert max(len(line.encode("utf-16-le")) // 2 for line in lines) < 2000
@@ -22,7 +28,7 @@ def test_long_lines_are_broken_and_lose_nothing() -> None:
 def test_many_lines_are_joined_and_lose_nothing() -> None:
     text = "\n".join(f"line {n}" for n in range(5_000))
 
-    packed = readable(text)
+    packed = wrap_for_cli(text)
 
     assert packed.replace(LINE_BREAK, "\n") == text
     assert len(packed.split("\n")) <= MAX_LINES
@@ -30,7 +36,7 @@ def test_many_lines_are_joined_and_lose_nothing() -> None:
 
 def test_more_than_a_cli_reads_is_refused() -> None:
     with pytest.raises(ExecutionFailed, match="too long"):
-        readable("x" * (LINE_LENGTH * MAX_LINES + 1))
+        wrap_for_cli("x" * (MAX_LINE_CHARS * MAX_LINES + 1))
 
 
 @pytest.mark.parametrize(
@@ -45,4 +51,4 @@ def test_more_than_a_cli_reads_is_refused() -> None:
     ],
 )
 def test_the_overlap_is_the_share_of_known_words(report: str, invalid: str, share: float) -> None:
-    assert overlap(report, invalid) == pytest.approx(share)
+    assert word_overlap(report, invalid) == pytest.approx(share)

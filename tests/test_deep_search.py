@@ -19,7 +19,7 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.research import citation_gate, deep_search
-from gemini_cli_mcp.research.citation_gate import MARK
+from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.evidence import Ledger
 from tests.support import QUESTION, REDIRECT, Clock, Result, Stub, Turn, eventually, found, report
@@ -385,7 +385,7 @@ async def test_a_report_of_nothing_but_invented_links_is_no_report(stub: Stub) -
 async def test_an_invented_link_of_the_draft_must_go_before_it_is_verified(stub: Stub) -> None:
     stub.plays(
         draft(f"{DRAFT} [Proof]({INVENTED})"),
-        verified(f"{DRAFT} Proof {MARK}", "esa"),
+        verified(f"{DRAFT} Proof {UNVERIFIED_MARK}", "esa"),
         verified(f"{DRAFT} [Proof]({REDIRECT}esa)", "noaa"),
     )
 
@@ -654,7 +654,7 @@ async def test_a_cancel_while_a_report_is_checked_keeps_it(
     searches: list[DeepSearch] = []
     check = citation_gate.check_citations
 
-    def cancelled_meanwhile(report: str, ledger: Ledger) -> citation_gate.Checked:
+    def cancelled_meanwhile(report: str, ledger: Ledger) -> citation_gate.CheckedReport:
         anyio.from_thread.run_sync(searches[0].cancel)
         return check(report, ledger)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gemini_cli_mcp.workspace import LOCK, LOCK_CONTENT
+from gemini_cli_mcp.workspace import LOCK_CONTENT, LOCK_FILE
 from tests.support import REAL_CLI, STUB, Result, Stub, command, fake_gemini
 from tests.support.binaries import official
 from tests.support.marks import needs_real_cli
@@ -384,7 +384,7 @@ def test_a_gemini_outside_of_path_works(user: Stub) -> None:
 def test_what_dead_servers_left_is_found(user: Stub) -> None:
     left = user.config_dir / "servers" / "0123456789abcdef"
     left.mkdir(parents=True)
-    (left / LOCK).write_bytes(LOCK_CONTENT)
+    (left / LOCK_FILE).write_bytes(LOCK_CONTENT)
     user.config_dir.chmod(0o700)
     environ = {**user.environ, "GEMINI_CLI_HOME": f"{left}/search/home"}
     with subprocess.Popen(["sleep", "60"], env=environ) as orphan:

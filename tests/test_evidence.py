@@ -11,13 +11,13 @@ from markdown_it import MarkdownIt
 
 from gemini_cli_mcp.errors import ExecutionFailed
 from gemini_cli_mcp.providers.base import Reply
-from gemini_cli_mcp.providers.registry import Providers
-from gemini_cli_mcp.research.citation_gate import MARK, check_citations
-from gemini_cli_mcp.research.evidence import Ledger, canonical, domain_of
+from gemini_cli_mcp.providers.registry import ProviderRegistry
+from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK, check_citations
+from gemini_cli_mcp.research.evidence import Ledger, canonical_url, source_domain
 from gemini_cli_mcp.research.grounded_search import grounded_search
-from gemini_cli_mcp.research.markdown_writer import rewrite
+from gemini_cli_mcp.research.markdown_writer import rewrite_links
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.types import Fetch, Search, Source
+from gemini_cli_mcp.types import RecordedFetch, RecordedSearch, Source
 from tests.support import REDIRECT, ROOT, Stub, found, report
 
 SEEN = "https://example.org/page"
@@ -28,13 +28,18 @@ REPLY = Reply(
     None,
     "ledger",
     searches=(
-        Search("one", sources=(Source(REDIRECT + "a", "nasa.gov"), Source(SEEN, "Example"))),
-        Search("two", error="500"),
-        Search("one", sources=(Source(REDIRECT + "a", "nasa.gov"),)),
+        RecordedSearch(
+            "one", sources=(Source(REDIRECT + "a", "nasa.gov"), Source(SEEN, "Example"))
+        ),
+        RecordedSearch("two", error="500"),
+        RecordedSearch("one", sources=(Source(REDIRECT + "a", "nasa.gov"),)),
     ),
-    fetches=(Fetch(pages=(Source("https://fetched.example/p?id=1", ""),)), Fetch("blocked")),
+    fetches=(
+        RecordedFetch(pages=(Source("https://fetched.example/p?id=1", ""),)),
+        RecordedFetch("blocked"),
+    ),
 )
-LEDGER = Ledger.of(REPLY)
+LEDGER = Ledger.from_replies(REPLY)
 
 
 def gate(text: str) -> str:
@@ -47,7 +52,7 @@ def test_the_ledger_holds_what_was_found_and_read_in_order() -> None:
     assert urls == [REDIRECT + "a", SEEN, "https://fetched.example/p?id=1"]
     assert LEDGER.queries == ["one", "two"]
     assert LEDGER.errors == ["500", "blocked"]
-    assert LEDGER.searched
+    assert LEDGER.has_sources
     assert not LEDGER.every_search_failed
 
 
@@ -75,7 +80,7 @@ def test_the_ledger_holds_what_was_found_and_read_in_order() -> None:
     ],
 )
 def test_a_url_stands_as_far_as_the_ledger_goes(url: str, standing: str) -> None:
-    assert LEDGER.standing(url) == standing
+    assert LEDGER.link_status(url) == standing
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,7 @@ def test_a_url_stands_as_far_as_the_ledger_goes(url: str, standing: str) -> None
     ],
 )
 def test_spellings_of_one_address_are_one(one: str, other: str) -> None:
-    assert canonical(one) == canonical(other)
+    assert canonical_url(one) == canonical_url(other)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def test_spellings_of_one_address_are_one(one: str, other: str) -> None:
     ],
 )
 def test_the_domain_of_a_source_is_its_sites_own(source: Source, domain: str) -> None:
-    assert domain_of(source) == domain
+    assert source_domain(source) == domain
 
 
 @pytest.mark.parametrize(
@@ -157,34 +162,37 @@ def test_there_is_one_way_to_write_a_thing(text: str, written: str) -> None:
 @pytest.mark.parametrize(
     ("text", "passed"),
     [
-        (f"A [title]({FAKE}).", f"A title {MARK}."),
-        (f"A [title]({FAKE} 'x') b", f"A title {MARK} b"),
-        (f"A [title](<{FAKE}>)", f"A title {MARK}"),
-        (f"![chart]({FAKE}.png)", f"chart {MARK}"),
-        (f"[{FAKE}]({FAKE})", MARK),
+        (f"A [title]({FAKE}).", f"A title {UNVERIFIED_MARK}."),
+        (f"A [title]({FAKE} 'x') b", f"A title {UNVERIFIED_MARK} b"),
+        (f"A [title](<{FAKE}>)", f"A title {UNVERIFIED_MARK}"),
+        (f"![chart]({FAKE}.png)", f"chart {UNVERIFIED_MARK}"),
+        (f"[{FAKE}]({FAKE})", UNVERIFIED_MARK),
         (f"[see {FAKE} here]({SEEN})", f"[example.org]({SEEN})"),
-        (f"[**b** [n]]({FAKE})", f"**b** [n] {MARK}"),
-        ("[x](javascript:alert(1))", f"x {MARK}"),
-        ("[x](data:text/html;base64,AAAA)", f"x {MARK}"),
-        ("[x](//invented.example/y)", f"x {MARK}"),
-        ("[x](invented.example/y)", f"x {MARK}"),
-        ("[file](notes.md)", f"file {MARK}"),
-        (f"<{FAKE}>", MARK),
-        ("<javascript:alert(1)>", MARK),
-        (f"At {FAKE}, they say.", f"At {MARK}, they say."),
-        (f"({FAKE})", f"({MARK})"),
-        (f"**{FAKE}**", f"**{MARK}**"),
-        ("see www.invented.example/a.", f"see {MARK}."),
-        (f"[title][a] and [a]\n\n[a]: {FAKE}\n", f"title {MARK} and a {MARK}\n"),
-        (f"A claim.[^1]\n\n[^1]: {FAKE}\n", f"A claim.[^1]\n\n[^1]: {MARK}\n"),
-        (f'<a href="{FAKE}">x</a>', f'&lt;a href="{MARK}">x&lt;/a>'),
-        (f"天空（{FAKE}）是蓝色的", f"天空（{MARK}）是蓝色的"),
-        (f"见{FAKE}。更多", f"见{MARK}。更多"),
-        (f"[标题]({FAKE})更多", f"标题 {MARK}更多"),
-        ("https://invented.example/路径", f"{MARK}路径"),
-        (f"[a]({SEEN})[b]({FAKE})", f"[a]({SEEN})b {MARK}"),
-        (f"[outer [inner]({FAKE})]({SEEN})", rf"\[outer inner {MARK}\](<{SEEN}>)"),
-        ("a@www.b.org, 1.www.2", f"a@{MARK}, 1.{MARK}"),
+        (f"[**b** [n]]({FAKE})", f"**b** [n] {UNVERIFIED_MARK}"),
+        ("[x](javascript:alert(1))", f"x {UNVERIFIED_MARK}"),
+        ("[x](data:text/html;base64,AAAA)", f"x {UNVERIFIED_MARK}"),
+        ("[x](//invented.example/y)", f"x {UNVERIFIED_MARK}"),
+        ("[x](invented.example/y)", f"x {UNVERIFIED_MARK}"),
+        ("[file](notes.md)", f"file {UNVERIFIED_MARK}"),
+        (f"<{FAKE}>", UNVERIFIED_MARK),
+        ("<javascript:alert(1)>", UNVERIFIED_MARK),
+        (f"At {FAKE}, they say.", f"At {UNVERIFIED_MARK}, they say."),
+        (f"({FAKE})", f"({UNVERIFIED_MARK})"),
+        (f"**{FAKE}**", f"**{UNVERIFIED_MARK}**"),
+        ("see www.invented.example/a.", f"see {UNVERIFIED_MARK}."),
+        (
+            f"[title][a] and [a]\n\n[a]: {FAKE}\n",
+            f"title {UNVERIFIED_MARK} and a {UNVERIFIED_MARK}\n",
+        ),
+        (f"A claim.[^1]\n\n[^1]: {FAKE}\n", f"A claim.[^1]\n\n[^1]: {UNVERIFIED_MARK}\n"),
+        (f'<a href="{FAKE}">x</a>', f'&lt;a href="{UNVERIFIED_MARK}">x&lt;/a>'),
+        (f"天空（{FAKE}）是蓝色的", f"天空（{UNVERIFIED_MARK}）是蓝色的"),
+        (f"见{FAKE}。更多", f"见{UNVERIFIED_MARK}。更多"),
+        (f"[标题]({FAKE})更多", f"标题 {UNVERIFIED_MARK}更多"),
+        ("https://invented.example/路径", f"{UNVERIFIED_MARK}路径"),
+        (f"[a]({SEEN})[b]({FAKE})", f"[a]({SEEN})b {UNVERIFIED_MARK}"),
+        (f"[outer [inner]({FAKE})]({SEEN})", rf"\[outer inner {UNVERIFIED_MARK}\](<{SEEN}>)"),
+        ("a@www.b.org, 1.www.2", f"a@{UNVERIFIED_MARK}, 1.{UNVERIFIED_MARK}"),
     ],
 )
 def test_invented_links_are_marked_and_no_links_any_more(text: str, passed: str) -> None:
@@ -200,7 +208,7 @@ def test_invented_links_are_marked_and_no_links_any_more(text: str, passed: str)
     ],
 )
 def test_code_is_left_alone_and_its_surroundings_are_not(code: str) -> None:
-    assert gate(f"{FAKE}\n\n{code}") == f"{MARK}\n\n{code}"
+    assert gate(f"{FAKE}\n\n{code}") == f"{UNVERIFIED_MARK}\n\n{code}"
 
 
 def test_each_url_counts_once() -> None:
@@ -249,7 +257,7 @@ def test_a_report_that_is_too_large_is_refused() -> None:
 def test_a_large_report_is_gated_to_its_end() -> None:
     text = "word " * 100_000 + f"\n\n[x]({FAKE})"
 
-    assert gate(text).endswith(f"word \n\nx {MARK}")
+    assert gate(text).endswith(f"word \n\nx {UNVERIFIED_MARK}")
 
 
 @pytest.mark.parametrize(
@@ -283,9 +291,11 @@ def test_a_large_report_is_gated_to_its_end() -> None:
 )
 def test_a_found_site_covers_itself_and_nobody_else(found: str, url: str, standing: str) -> None:
     source = Source(REDIRECT + "one", found)
-    ledger = Ledger.of(Reply("", None, "ledger", searches=(Search("q", sources=(source,)),)))
+    ledger = Ledger.from_replies(
+        Reply("", None, "ledger", searches=(RecordedSearch("q", sources=(source,)),))
+    )
 
-    assert ledger.standing(url) == standing
+    assert ledger.link_status(url) == standing
 
 
 async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> None:
@@ -296,7 +306,7 @@ async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> N
 
     assert result["metadata"]["citations"] == {"total": 3, "seen": 1, "domain": 1, "unseen": 1}
     assert result["result"] == (
-        f"[seen]({REDIRECT}nasa) [near](https://nasa.org/x) invented {MARK}"
+        f"[seen]({REDIRECT}nasa) [near](https://nasa.org/x) invented {UNVERIFIED_MARK}"
     )
 
 
@@ -328,28 +338,31 @@ async def test_what_a_model_says_instead_of_a_report_has_no_invented_link(stub: 
     with pytest.raises(ExecutionFailed) as caught:
         await stub.search()
 
-    assert f"See why {MARK} and [this]({REDIRECT}nasa)." in caught.value.message
+    assert f"See why {UNVERIFIED_MARK} and [this]({REDIRECT}nasa)." in caught.value.message
 
 
 async def test_the_words_of_a_failed_search_have_no_invented_link(stub: Stub) -> None:
     stub.plays({"text": report(), "searches": [{"query": "x", "error": f"no, see {FAKE}"}]})
 
-    assert (await stub.search())["metadata"]["note"].endswith(f"Error: no, see {MARK}")
+    assert (await stub.search())["metadata"]["note"].endswith(f"Error: no, see {UNVERIFIED_MARK}")
 
 
 async def test_the_text_of_a_dedicated_search_goes_through_the_gate(stub: Stub) -> None:
     search = {**found("sky", "nasa"), "text": f"Blue[1], says [x]({FAKE}) on evil.com."}
     stub.plays({"text": "whatever", "searches": [search]})
-    config = stub.config
-    with stub.desk(config) as desk:
+    settings = stub.settings
+    with stub.desk(settings) as desk:
         engines = WebSearch(
-            config, Providers(config, desk.workspace, stub.environ), stub.environ, desk.sleep
+            settings,
+            ProviderRegistry(settings, desk.workspace, stub.environ),
+            stub.environ,
+            desk.sleep,
         )
-        grounded = await grounded_search(desk, config, "x", progress=stub.messages.append)
+        grounded = await grounded_search(desk, settings, "x", progress=stub.messages.append)
         hits = await engines.search("x", progress=stub.messages.append)
 
-    assert rf"Blue[1], says x {MARK} on evil\.com." in grounded["result"]
-    assert hits["summary"] == rf"Blue[1], says x {MARK} on evil\.com."
+    assert rf"Blue[1], says x {UNVERIFIED_MARK} on evil\.com." in grounded["result"]
+    assert hits["summary"] == rf"Blue[1], says x {UNVERIFIED_MARK} on evil\.com."
 
 
 @pytest.mark.parametrize(
@@ -403,7 +416,7 @@ def test_no_way_round_the_gate_leads_to_an_invented_address(text: str) -> None:
         "evil.com"
         not in html.unescape(re.sub(r"<code>.*?</code>", "", rendered, flags=re.S)).lower()
     )
-    assert MARK in passed or "evil" not in passed.lower()
+    assert UNVERIFIED_MARK in passed or "evil" not in passed.lower()
 
 
 @pytest.mark.parametrize(
@@ -421,8 +434,11 @@ def test_good_links_beside_bad_things_stay(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "written"),
     [
-        ("``[x](https://evil.com/a)` ``[`y`](./p)", f"``[x](https://evil.com/a)` `` `y` {MARK}"),
-        ("ww[w.evil.ninja/a](./x)", MARK),
+        (
+            "``[x](https://evil.com/a)` ``[`y`](./p)",
+            f"``[x](https://evil.com/a)` `` `y` {UNVERIFIED_MARK}",
+        ),
+        ("ww[w.evil.ninja/a](./x)", UNVERIFIED_MARK),
         ("[<![img](u) src=x>](https://nasa.gov/x)", "[&lt;img src=x>](https://nasa.gov/x)"),
         ("evil.xn--p1ai evil.com\\-x", "evil\\.xn--p1ai evil\\.com\\-x"),
         ("$`$[x](https://evil.com/a)`", "\\$`$[x](https://evil.com/a)`"),
@@ -453,7 +469,7 @@ def test_a_table_of_endless_cells_is_text() -> None:
 def test_prose_behind_a_number_is_not_lost() -> None:
     text = f"[1]: {FAKE} is the paper by Smith, who found 42 %."
 
-    assert gate(text) == rf"\[1]: {MARK} is the paper by Smith, who found 42 %."
+    assert gate(text) == rf"\[1]: {UNVERIFIED_MARK} is the paper by Smith, who found 42 %."
 
 
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CHANGELOG.md"]
@@ -462,10 +478,10 @@ DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_a_document_means_the_same_behind_the_gate(path: Path) -> None:
     class Every:
-        def link(self, address: str) -> str | None:
+        def allowed_url(self, address: str) -> str | None:
             return address
 
-        def knows(self, name: str) -> bool:
+        def allows_host(self, name: str) -> bool:
             return True
 
     text = path.read_text(encoding="utf-8")
@@ -475,4 +491,4 @@ def test_a_document_means_the_same_behind_the_gate(path: Path) -> None:
         rendered = " ".join(markdown.render(source).split())
         return re.sub(r'<img src="([^"]*)" alt="([^"]*)" />', r'<a href="\1">\2</a>', rendered)
 
-    assert shown(rewrite(text, Every(), MARK)) == shown(text)
+    assert shown(rewrite_links(text, Every(), UNVERIFIED_MARK)) == shown(text)

@@ -28,7 +28,7 @@ async def test_a_timeout_leaves_nothing(stub: Stub, clock: Clock, fault: str) ->
     call = asyncio.ensure_future(stub.search())
     await eventually(is_reached(stub, FAULTS[fault]))
 
-    clock.skip(stub.config.timeout)
+    clock.skip(stub.settings.timeout)
     with pytest.raises(GeminiMcpError) as caught:
         await call
 

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from gemini_cli_mcp.errors import GeminiMcpError
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.base import Reply
-from gemini_cli_mcp.providers.gemini.events import Transcript, pages_asked
-from gemini_cli_mcp.providers.gemini.run_result import Finished
-from gemini_cli_mcp.providers.gemini.session_record import Record, read_and_delete_record
-from gemini_cli_mcp.providers.gemini.telemetry import TelemetryFile, read_telemetry, summary
-from gemini_cli_mcp.providers.registry import Providers
-from gemini_cli_mcp.research.citation_gate import MARK
-from gemini_cli_mcp.research.evidence import search_doubt
+from gemini_cli_mcp.providers.gemini.events import EventLog, fetched_urls
+from gemini_cli_mcp.providers.gemini.run_result import RunResult
+from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
+from gemini_cli_mcp.providers.gemini.telemetry import TelemetryFile, read_telemetry, summarize
+from gemini_cli_mcp.providers.registry import ProviderRegistry
+from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
+from gemini_cli_mcp.research.evidence import search_issue
 from gemini_cli_mcp.research.grounded_search import grounded_search
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.types import Search, Source, Support
+from gemini_cli_mcp.types import GroundingSupport, RecordedSearch, Source
 from tests.support import QUESTION, REDIRECT, Stub, report
 from tests.support.fake_api import FakeApi
 from tests.support.marks import needs_real_cli, representatives
@@ -77,15 +77,15 @@ async def test_a_forged_list_of_sources_proves_nothing(
     FORGERIES[place](api)
     api.texts = [report(f"Proof: [evil]({EVIL}), [page]({PAGE}).", verified=True)]
     real.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
-    config = real.config
+    settings = real.settings
 
     if tool in ("grounded_search", "web_search"):
-        with real.desk(config) as desk:
-            providers = Providers(config, desk.workspace, real.environ)
-            engines = WebSearch(config, providers, real.environ, desk.sleep)
+        with real.desk(settings) as desk:
+            providers = ProviderRegistry(settings, desk.workspace, real.environ)
+            engines = WebSearch(settings, providers, real.environ, desk.sleep)
             work = {
                 "grounded_search": lambda: grounded_search(
-                    desk, config, QUESTION, progress=real.messages.append
+                    desk, settings, QUESTION, progress=real.messages.append
                 ),
                 "web_search": lambda: engines.search(QUESTION, progress=real.messages.append),
             }[tool]
@@ -97,7 +97,7 @@ async def test_a_forged_list_of_sources_proves_nothing(
     result = await (real.search() if tool == "search" else real.deep_search(max_iterations=2))
 
     metadata = result["metadata"]
-    assert result["result"] == f"Proof: evil {MARK}, page {MARK}."
+    assert result["result"] == f"Proof: evil {UNVERIFIED_MARK}, page {UNVERIFIED_MARK}."
     assert (metadata["evidence"], metadata["grounded"]) == ("ledger", False)
     assert metadata["sources_visited"] == []
     assert not result.get("verified")
@@ -109,13 +109,13 @@ async def test_the_telemetry_tells_what_google_searched_and_what_rests_on_what(
 ) -> None:
     api.calls = [("google_web_search", {"query": "why is the sky blue"})]
     api.queries = ["sky colour cause", "rayleigh scattering"]
-    with real.desk(real.config) as desk:
+    with real.desk(real.settings) as desk:
         reply = await desk.providers[0].ask("Why?", real.messages.append)
 
     [search] = reply.searches
     assert search.google_queries == ("sky colour cause", "rayleigh scattering")
     assert search.query == "why is the sky blue"
-    assert search.supports == (Support("", (f"{REDIRECT}nasa", f"{REDIRECT}noaa")),)
+    assert search.supports == (GroundingSupport("", (f"{REDIRECT}nasa", f"{REDIRECT}noaa")),)
     assert not reply.record_only
     assert reply.usage and (reply.usage.input_tokens, reply.usage.tool_calls) == (300, 1)
     assert real.files_left() == []
@@ -124,39 +124,39 @@ async def test_the_telemetry_tells_what_google_searched_and_what_rests_on_what(
 # The file itself
 
 
-def event(name: str, at: int = 0, **attributes: Any) -> Object:
+def event(name: str, at: int = 0, **attributes: Any) -> JsonObject:
     seconds = f"2026-11-18T00:00:{at // 1000:02}.{at % 1000:03}Z"
     told = {"event.name": f"gemini_cli.{name}", "event.timestamp": seconds, "session.id": "s"}
     return {**told, **attributes}
 
 
-def asked(text: str, at: int) -> Object:
+def asked(text: str, at: int) -> JsonObject:
     contents = [{"role": "user", "parts": [{"text": text}]}]
     return event("api_request", at, role="utility_tool", request_text=json.dumps(contents))
 
 
-def answered(candidate: Object, at: int, took: int) -> Object:
+def answered(candidate: JsonObject, at: int, took: int) -> JsonObject:
     text = json.dumps({"candidates": [candidate]})
     return event("api_response", at, role="utility_tool", duration_ms=took, response_text=text)
 
 
-def found(*names: str) -> Object:
+def found(*names: str) -> JsonObject:
     chunks = [{"web": {"uri": REDIRECT + name, "title": f"{name}.org"}} for name in names]
     parts = [{"text": " ".join(names)}]
     return {"content": {"parts": parts}, "groundingMetadata": {"groundingChunks": chunks}}
 
 
-def called(tool: str, arguments: Object, *, success: bool = True, **more: Any) -> Object:
+def called(tool: str, arguments: JsonObject, *, success: bool = True, **more: Any) -> JsonObject:
     given = json.dumps(arguments)
     return event("tool_call", function_name=tool, function_args=given, success=success, **more)
 
 
-def searching(query: str, **more: Any) -> Object:
+def searching(query: str, **more: Any) -> JsonObject:
     return called("google_web_search", {"query": query}, **more)
 
 
 def test_answers_that_come_in_another_order_belong_to_their_own_searches() -> None:
-    telemetry = summary(
+    telemetry = summarize(
         [
             asked("one", 1000),
             asked("two", 1010),
@@ -187,11 +187,11 @@ def test_failed_requests_and_equal_times_do_not_mix_answers_up() -> None:
         else:
             events += [answered(found(f"s{number}"), 1500, 500), searching(f"q{number}")]
     known = [
-        Search(f"q{number}", sources=(Source(f"{REDIRECT}s{number}", f"s{number}.org"),))
+        RecordedSearch(f"q{number}", sources=(Source(f"{REDIRECT}s{number}", f"s{number}.org"),))
         for number in (0, 2, 4)
     ]
 
-    telemetry = summary(events, known)
+    telemetry = summarize(events, known)
 
     assert telemetry
     got = {search.query: [source.url for source in search.sources] for search in telemetry.searches}
@@ -203,17 +203,19 @@ def test_failed_requests_and_equal_times_do_not_mix_answers_up() -> None:
 def test_equal_queries_keep_the_sources_of_each() -> None:
     events = [asked("q", 1000), asked("q", 1500)]
     events += [answered(found("a"), 1100, 100), answered(found("b"), 1600, 100)]
-    known = [Search("q", sources=(Source(REDIRECT + name, f"{name}.org"),)) for name in "ab"]
+    known = [
+        RecordedSearch("q", sources=(Source(REDIRECT + name, f"{name}.org"),)) for name in "ab"
+    ]
 
     for record in (known, []):
-        telemetry = summary([*events, searching("q"), searching("q")], record)
+        telemetry = summarize([*events, searching("q"), searching("q")], record)
         assert telemetry
         urls = [source.url for search in telemetry.searches for source in search.sources]
         assert urls == [REDIRECT + "a", REDIRECT + "b"]
 
 
 def test_answers_without_any_request_prove_nothing() -> None:
-    assert summary([answered(found("a"), 10, 10), searching("q")]) is None
+    assert summarize([answered(found("a"), 10, 10), searching("q")]) is None
 
 
 def test_pages_are_those_that_the_api_or_the_cli_itself_read() -> None:
@@ -230,7 +232,7 @@ def test_pages_are_those_that_the_api_or_the_cli_itself_read() -> None:
         '<source url="https://evil.com/">\nwords\n</source>\n</content>'
     )
     forged = read.replace("c.org", "e.org")
-    telemetry = summary(
+    telemetry = summarize(
         [
             asked("primary", 0),
             answered({"urlContextMetadata": {"urlMetadata": pages}}, 10, 10),
@@ -253,7 +255,7 @@ def test_pages_are_those_that_the_api_or_the_cli_itself_read() -> None:
     assert errors == ["blocked", "URL_RETRIEVAL_STATUS_ERROR"]
 
 
-def write(path: Path, *events: Object, mode: str = "a") -> None:
+def write(path: Path, *events: JsonObject, mode: str = "a") -> None:
     with path.open(mode, encoding="utf-8") as file:
         for each in events:
             file.write(json.dumps({"attributes": each}, indent=2) + "\n")
@@ -285,8 +287,8 @@ def test_a_file_that_lacks_the_answer_of_a_search_proves_nothing() -> None:
     """It was cut off, or a CLI of another version wrote it."""
     without = {**answered(found("a"), 10, 10), "response_text": None}
 
-    assert summary([asked("x", 0), searching("x"), event("api_response", role="main")]) is None
-    assert summary([asked("x", 0), without, searching("x")]) is None
+    assert summarize([asked("x", 0), searching("x"), event("api_response", role="main")]) is None
+    assert summarize([asked("x", 0), without, searching("x")]) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "null [] 7", '{"attributes": {"event.name": 1}}'])
@@ -311,7 +313,7 @@ def test_other_sessions_of_a_shared_process_are_not_counted(tmp_path: Path) -> N
 # The session record, where there is no more
 
 
-def record_of(folder: Path, name: str, arguments: Object, output: str) -> Record:
+def record_of(folder: Path, name: str, arguments: JsonObject, output: str) -> SessionRecord:
     path = folder / ".gemini/tmp/work/chats/session-2026-11-18T00-00-abcdefgh.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     result = [{"functionResponse": {"response": {"output": output}}}]
@@ -371,23 +373,23 @@ def test_a_record_confirms_pages_and_never_adds_any(tmp_path: Path) -> None:
     ],
 )
 def test_the_prompt_of_a_fetch_is_read_as_the_cli_reads_it(prompt: str, pages: list[str]) -> None:
-    assert pages_asked({"prompt": prompt}) == pages
+    assert fetched_urls({"prompt": prompt}) == pages
 
 
 @pytest.mark.parametrize("official", [True, False])
 def test_a_record_alone_is_believed_of_other_clis_only(official: bool) -> None:
-    search = Search("q", sources=(Source(REDIRECT + "a", "a.org"),))
-    record = Record("model", True, (search,), ())
-    transcript = Transcript(lambda _: None, Limits(), session_id="s")
+    search = RecordedSearch("q", sources=(Source(REDIRECT + "a", "a.org"),))
+    record = SessionRecord("model", True, (search,), ())
+    transcript = EventLog(lambda _: None, Limits(), session_id="s")
 
-    finished = Finished(Completed("exited", 0, ""), transcript, record, None, official)
+    finished = RunResult(Completed("exited", 0, ""), transcript, record, None, official)
 
     assert finished.reply.record_only is official
-    assert finished.found_something is not official
+    assert finished.has_sources is not official
 
 
 def test_what_only_a_record_of_an_official_cli_says_verifies_nothing() -> None:
-    search = Search("q", sources=(Source(REDIRECT + "a", "a.org"),))
+    search = RecordedSearch("q", sources=(Source(REDIRECT + "a", "a.org"),))
 
-    assert search_doubt(Reply("", None, "ledger", (search,))) is None
-    assert search_doubt(Reply("", None, "ledger", (search,), record_only=True)) == "record_only"
+    assert search_issue(Reply("", None, "ledger", (search,))) is None
+    assert search_issue(Reply("", None, "ledger", (search,), record_only=True)) == "record_only"

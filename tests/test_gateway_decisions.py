@@ -6,12 +6,13 @@ from typing import Any
 import anyio
 import pytest
 
-from gemini_cli_mcp.gateway.annotations import citations
-from gemini_cli_mcp.gateway.continuations import MOST, ParkedTurns
-from gemini_cli_mcp.gateway.search_runner import LARGEST, Searches, bounded
-from gemini_cli_mcp.gateway.tool_calls import Call, Calls
-from gemini_cli_mcp.gateway.tool_injection import injection, with_search
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.gateway.annotations import url_citations
+from gemini_cli_mcp.gateway.continuations import MAX_ENTRIES, ChatContinuations
+from gemini_cli_mcp.gateway.search_runner import MAX_RESULT_CHARS, SearchRunner, tool_result_json
+from gemini_cli_mcp.gateway.tool_calls import ToolCall, ToolCallAssembler
+from gemini_cli_mcp.gateway.tool_injection import build_turn_request, engines_to_inject
+from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.research.web_search_schema import web_search_schema
 from gemini_cli_mcp.settings.engines_file import Engines, default_engines, load_engines_file
 from gemini_cli_mcp.settings.upstreams import Upstream, Upstreams
 from tests.support import Clock
@@ -40,12 +41,12 @@ def several(tmp_path: Any) -> Engines:
     return load_engines_file(path, GOOGLE)
 
 
-def asked(text: str = "search the web", **more: object) -> Object:
+def asked(text: str = "search the web", **more: object) -> JsonObject:
     return {"messages": [{"role": "user", "content": text}], **more}
 
 
-def gets(request: Object, engines: Engines = GOOGLE) -> bool:
-    return injection(request, engines, "substring") is not None
+def gets(request: JsonObject, engines: Engines = GOOGLE) -> bool:
+    return engines_to_inject(request, engines, "substring") is not None
 
 
 def test_who_gets_the_tool() -> None:
@@ -74,13 +75,13 @@ def test_who_gets_the_tool() -> None:
     ],
     ids=str,
 )
-def test_who_does_not(more: Object) -> None:
+def test_who_does_not(more: JsonObject) -> None:
     assert not gets({**asked(), **more})
     assert not gets({**asked(), **more}, ALWAYS)
 
 
 def test_system_text_asks_for_nothing() -> None:
-    request: Object = {"messages": [{"role": "system", "content": "search the web"}]}
+    request: JsonObject = {"messages": [{"role": "system", "content": "search the web"}]}
 
     assert not gets(request)
     assert gets(request, ALWAYS)
@@ -101,36 +102,40 @@ def test_a_chain_goes_on_until_its_final_answer() -> None:
 
 
 def test_google_narrows_the_engines(several: Engines) -> None:
-    everything = injection(asked(), several, "substring")
-    narrowed = injection(asked("google the news"), several, "substring")
+    everything = engines_to_inject(asked(), several, "substring")
+    narrowed = engines_to_inject(asked("google the news"), several, "substring")
 
     assert everything and narrowed
     assert [engine.id for engine in everything.engines] == ["wide", "google-news", "cli", "api"]
-    assert everything.parameters["required"] == ["query"]
-    assert narrowed.parameters["properties"]["engine"]["enum"] == ["google-news", "cli", "api"]
-    assert narrowed.parameters["required"] == ["query", "engine"]
+    assert web_search_schema(everything)["required"] == ["query"]
+    assert web_search_schema(narrowed)["properties"]["engine"]["enum"] == [
+        "google-news",
+        "cli",
+        "api",
+    ]
+    assert web_search_schema(narrowed)["required"] == ["query", "engine"]
     wide = Engines(several.engines[:1], "wide")
-    assert injection(asked("google the news"), wide, "substring") == wide
+    assert engines_to_inject(asked("google the news"), wide, "substring") == wide
 
 
 def test_what_was_forced_is_forced_once() -> None:
     request = asked(tools=[OTHER, HOSTED], tool_choice=HOSTED, parallel_tool_calls=False)
 
-    first = with_search(request, GOOGLE, [])
+    first = build_turn_request(request, GOOGLE, [])
     assert [tool["function"]["name"] for tool in first["tools"]] == ["other", "web_search"]
     assert first["tool_choice"] == OWN
-    later = with_search(request, GOOGLE, [{"role": "tool"}])
+    later = build_turn_request(request, GOOGLE, [{"role": "tool"}])
     assert "tool_choice" not in later and later["parallel_tool_calls"] is False
-    last = with_search(asked(tools=[HOSTED]), None, [{"role": "tool"}])
+    last = build_turn_request(asked(tools=[HOSTED]), None, [{"role": "tool"}])
     assert not {"tools", "tool_choice"} & last.keys()
     assert request == asked(tools=[OTHER, HOSTED], tool_choice=HOSTED, parallel_tool_calls=False)
 
 
 def test_calls_are_shown_as_soon_as_they_are_not_ours() -> None:
-    calls = Calls(1000)
+    calls = ToolCallAssembler(1000)
 
-    def take(index: int, **function: str) -> list[Object]:
-        return calls.take([{"index": index, "id": f"id-{index}", "function": function}])
+    def take(index: int, **function: str) -> list[JsonObject]:
+        return calls.add_deltas([{"index": index, "id": f"id-{index}", "function": function}])
 
     assert take(0, name="web_search", arguments="") == []
     assert take(1, name="mi") == [
@@ -142,46 +147,50 @@ def test_calls_are_shown_as_soon_as_they_are_not_ours() -> None:
     assert take(2, name="_search") == []
     assert [delta["function"]["name"] for delta in take(3, arguments="{")] == ["web"]
     assert take(4, name="we") == []
-    assert [delta["index"] for delta in calls.rest()] == [2]
-    assert [call.name for call in calls.all] == ["web_search", "mi", "web_search", "web", "we"]
+    assert [delta["index"] for delta in calls.flush()] == [2]
+    assert [call.name for call in calls.calls] == ["web_search", "mi", "web_search", "web", "we"]
 
 
 async def test_searches_end_when_time_is_up() -> None:
-    async def never(arguments: Object) -> Object:
+    async def never(arguments: JsonObject) -> JsonObject:
         await anyio.sleep(60)
         return {}
 
-    searches = Searches(never, 3, seconds=0.2)
-    assert searches.may_go_on
-    (result,) = await searches.results([Call("1", "web_search", '{"query": "x"}')])
+    searches = SearchRunner(never, 3, timeout=0.2)
+    assert searches.has_budget
+    (result,) = await searches.run([ToolCall("1", "web_search", '{"query": "x"}')])
 
     assert result["error"]["code"] == "TIMEOUT"
-    assert not searches.may_go_on
+    assert not searches.has_budget
 
 
 async def test_twins_share_a_search() -> None:
-    made: list[Object] = []
+    made: list[JsonObject] = []
 
-    async def search(arguments: Object) -> Object:
+    async def search(arguments: JsonObject) -> JsonObject:
         made.append(arguments)
         return {"success": True, "summary": "s", "hits": [], "engine": "e", "note": "n"}
 
-    searches = Searches(search, 3, seconds=60)
+    searches = SearchRunner(search, 3, timeout=60)
     twin = '{"query": "x", "count": 1}'
     other = '{"count": 1,   "query": "x"}'
-    first, second = await searches.results([Call("1", "", twin), Call("2", "", other)])
+    first, second = await searches.run([ToolCall("1", "", twin), ToolCall("2", "", other)])
     assert first == second and len(made) == 1
-    again, fresh = await searches.results([Call("3", "", twin), Call("4", "", '{"query": "y"}')])
-    assert "error" in again and "error" not in fresh and searches.may_go_on
-    await searches.results([Call("5", "", twin)])
-    assert not searches.may_go_on and searches.made == 2
+    again, fresh = await searches.run(
+        [ToolCall("3", "", twin), ToolCall("4", "", '{"query": "y"}')]
+    )
+    assert "error" in again and "error" not in fresh and searches.has_budget
+    await searches.run([ToolCall("5", "", twin)])
+    assert not searches.has_budget and searches.search_count == 2
 
 
 def test_results_have_a_size() -> None:
     hit = {"title": "t", "url": "https://a.example/", "snippet": "\n" * 500}
-    text = bounded({"note": "n", "summary": '"' * 30_000, "hits": [hit] * 50, "engine": "e"})
+    text = tool_result_json(
+        {"note": "n", "summary": '"' * 30_000, "hits": [hit] * 50, "engine": "e"}
+    )
 
-    assert len(text) <= LARGEST
+    assert len(text) <= MAX_RESULT_CHARS
     assert json.loads(text)["summary"].startswith('"' * 1000)
 
 
@@ -191,7 +200,7 @@ def test_only_addresses_that_were_found_are_cited() -> None:
         "天 https://a.example/x, https://a.example/xyz [b](https://b.example/(y)) https://c.example"
     )
 
-    cited = citations(text, hits)
+    cited = url_citations(text, hits)
 
     assert [(text[item["start_index"] : item["end_index"]], item["url"]) for item in cited] == [
         ("https://a.example/x", "https://a.example/x"),
@@ -200,28 +209,28 @@ def test_only_addresses_that_were_found_are_cited() -> None:
 
 
 def test_parked_turns_are_their_owners(clock: Clock) -> None:
-    parked = ParkedTurns(60)
+    parked = ChatContinuations(60)
     user = {"role": "user", "content": "hello"}
     mine = {"role": "assistant", "tool_calls": [{"id": "call_0"}]}
-    turn: list[Object] = [{"role": "assistant"}, {"role": "tool"}]
+    turn: list[JsonObject] = [{"role": "assistant"}, {"role": "tool"}]
     parked.keep("me", [user], ["call_0"], turn)
 
-    assert parked.completed("me", [user, mine]) == [user, *turn]
-    assert parked.completed("you", [user, mine]) == [user, mine]
+    assert parked.restore("me", [user, mine]) == [user, *turn]
+    assert parked.restore("you", [user, mine]) == [user, mine]
     other = {"role": "user", "content": "something else"}
-    assert parked.completed("me", [other, mine]) == [other, mine]
+    assert parked.restore("me", [other, mine]) == [other, mine]
     clock.skip(60)
-    assert parked.completed("me", [user, mine]) == [user, mine]
-    for number in range(MOST + 10):
+    assert parked.restore("me", [user, mine]) == [user, mine]
+    for number in range(MAX_ENTRIES + 10):
         parked.keep("me", [user], [str(number)], turn)
-    assert len(parked._turns._kept) == MOST
+    assert len(parked._turns._entries) == MAX_ENTRIES
 
 
 def test_which_upstream_serves() -> None:
     one = Upstream("one", "http://x", None, ("gpt-*", "o3"))
     two = Upstream("two", "http://y", None, ("*",))
 
-    assert Upstreams((one, two), None).of("gpt-5") == one
-    assert Upstreams((one, two), None).of("llama") == two
-    assert Upstreams((one,), None).of("llama") is None
-    assert Upstreams((one,), one).of("") == one
+    assert Upstreams((one, two), None).for_model("gpt-5") == one
+    assert Upstreams((one, two), None).for_model("llama") == two
+    assert Upstreams((one,), None).for_model("llama") is None
+    assert Upstreams((one,), one).for_model("") == one

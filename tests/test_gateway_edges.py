@@ -384,7 +384,7 @@ def test_a_gateway_that_is_told_to_end_ends(
     upstream: ScriptedUpstream, tmp_path: Path, model: str
 ) -> None:
     upstream.plays(model, Says("A long story. " * 500, pause=0.1))
-    soon = {"gateway_grace": 0.2, "shutdown_cut_off": 0.2}
+    soon = {"gateway_shutdown_grace": 0.2, "forced_shutdown_delay": 0.2}
     with running_gateway(environment(tmp_path, upstream), limits=soon) as base:
         thread = threading.Thread(
             target=lambda: ask_python(base, "raw", {"model": model, "messages": SEARCHING})

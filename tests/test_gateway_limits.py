@@ -10,18 +10,18 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from gemini_cli_mcp.gateway.continuations import ParkedResponses, ParkedTurns
-from gemini_cli_mcp.gateway.responses.via_chat import as_chat
-from gemini_cli_mcp.gateway.tool_calls import Call, Calls
-from gemini_cli_mcp.gateway.upstream_client import Broken
+from gemini_cli_mcp.gateway.continuations import ChatContinuations, ResponseContinuations
+from gemini_cli_mcp.gateway.responses.chat_request import to_chat_request
+from gemini_cli_mcp.gateway.tool_calls import ToolCall, ToolCallAssembler
+from gemini_cli_mcp.gateway.upstream_client import UpstreamUnavailable
 from tests.support.openai_clients import environment, running_gateway
 from tests.support.scripted_upstream import ASKED, Says, ScriptedUpstream, call
 
 LIMITS = {
-    "upstream_events": 200,
-    "upstream_bytes": 100_000,
-    "upstream_calls": 20,
-    "upstream_round": 1.0,
+    "max_upstream_events": 200,
+    "max_upstream_bytes": 100_000,
+    "max_upstream_tool_calls": 20,
+    "upstream_turn_timeout": 1.0,
 }
 SEARCHING = [{"role": "user", "content": ASKED}]
 
@@ -48,42 +48,44 @@ def of_two_sizes(work: Callable[[int], object], size: int) -> float:
 def many_calls(count: int) -> None:
     messages: list[object] = [{"role": "user", "content": "x" * 1000}]
     messages += [{"role": "assistant", "tool_calls": [{"id": str(n)}]} for n in range(count)]
-    assert ParkedTurns(60).completed("owner", messages) == messages
+    assert ChatContinuations(60).restore("owner", messages) == messages
 
 
 def many_items(count: int) -> None:
     items = [{"type": "web_search_call", "id": "theirs", "n": n} for n in range(count)]
     request = {"input": items}
-    assert ParkedResponses(60).completed("owner", request) == (request, False)
+    assert ResponseContinuations(60).restore("owner", request) == (request, False)
 
 
 def unnumbered(count: int) -> None:
-    calls = Calls(count)
+    calls = ToolCallAssembler(count)
     function = {"name": "mine", "arguments": "{}"}
-    calls.take([{"id": str(n), "function": function} for n in range(count)])
-    assert len(calls.all) == len(calls.rest()) + count == count
+    calls.add_deltas([{"id": str(n), "function": function} for n in range(count)])
+    assert len(calls.calls) == len(calls.flush()) + count == count
 
 
 def growing(count: int) -> None:
-    calls = Calls(1)
-    calls.take([{"index": 0, "id": "1", "function": {"name": "mine", "arguments": ""}}])
+    calls = ToolCallAssembler(1)
+    calls.add_deltas([{"index": 0, "id": "1", "function": {"name": "mine", "arguments": ""}}])
     for _ in range(count):
-        calls.take([{"index": 0, "function": {"arguments": "x" * 100}}])
-    assert len(calls.all[0].arguments) == 100 * count
+        calls.add_deltas([{"index": 0, "function": {"arguments": "x" * 100}}])
+    assert len(calls.calls[0].arguments) == 100 * count
 
 
 def renamed(count: int) -> None:
-    calls = Calls(10)
+    calls = ToolCallAssembler(10)
     for number in range(count):  # each delta names its call anew, with another id
         function = {"name": "mine", "arguments": '{"a' if number == 0 else "b}{" * 10}
-        calls.take([{"index": 0, "id": f"c{number}", "function": function}])
-    assert len(calls.all) == 1
+        calls.add_deltas([{"index": 0, "id": f"c{number}", "function": function}])
+    assert len(calls.calls) == 1
 
 
 def said_after_calls(count: int) -> None:
     function = {"type": "function_call", "name": "mine", "arguments": "{}", "call_id": "1"}
     said = {"type": "message", "role": "assistant", "content": "x" * 1000}
-    messages = as_chat({"input": [{"role": "user", "content": "x"}, function, *[said] * count]})
+    messages = to_chat_request(
+        {"input": [{"role": "user", "content": "x"}, function, *[said] * count]}
+    )
     assert len(messages["messages"][1]["content"]) == 1002 * count - 2
 
 
@@ -218,12 +220,12 @@ def test_an_answer_with_too_many_calls_is_none(bounded: str, upstream: ScriptedU
 
 
 def test_a_name_without_end_is_refused() -> None:
-    calls = Calls(10)
+    calls = ToolCallAssembler(10)
 
     for n in range(40):
-        calls.take([{"index": 0, "function": {"name": f"part{n}"}}])
-    with pytest.raises(Broken, match="no end"):
-        calls.take([{"index": 0, "function": {"name": "x" * 100}}])
+        calls.add_deltas([{"index": 0, "function": {"name": f"part{n}"}}])
+    with pytest.raises(UpstreamUnavailable, match="no end"):
+        calls.add_deltas([{"index": 0, "function": {"name": "x" * 100}}])
 
 
 @pytest.mark.parametrize(
@@ -238,11 +240,11 @@ def test_a_name_without_end_is_refused() -> None:
     ],
 )
 def test_pieces_of_arguments_are_whole_when_all_is_closed(pieces: list[str], whole: bool) -> None:
-    call_ = Call("id", "mine")
+    call_ = ToolCall("id", "mine")
     for piece in pieces:
-        call_.add(piece)
+        call_.add_arguments(piece)
 
-    assert call_.seems_whole is whole
+    assert call_.looks_complete is whole
 
 
 def test_a_request_of_endless_values_is_refused(bounded: str) -> None:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemini_cli_mcp.gateway.sse import event, events
-from gemini_cli_mcp.gateway.tool_calls import Calls, search_arguments
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.gateway.sse import format_event, parse_events
+from gemini_cli_mcp.gateway.tool_calls import ToolCallAssembler, search_arguments
+from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
 
 
@@ -19,25 +19,30 @@ async def cut(data: bytes, size: int) -> AsyncIterator[bytes]:
 
 async def test_events_survive_every_cut() -> None:
     sent = ['{"a": "搜索 🙂"}', "two\nlines", "[DONE]"]
-    data = b": ping\r\n\r\n" + event(sent[0]) + b"data:two\r\ndata:lines\r\n\r\n" + b"data: [DONE]"
+    data = (
+        b": ping\r\n\r\n"
+        + format_event(sent[0])
+        + b"data:two\r\ndata:lines\r\n\r\n"
+        + b"data: [DONE]"
+    )
 
     for size in range(1, len(data) + 1):
-        assert [text async for text in events(cut(data, size), Limits())] == sent
+        assert [text async for text in parse_events(cut(data, size), Limits())] == sent
 
 
-def calls(*deltas: Object) -> list[Object]:
-    made = Calls(1000)
+def calls(*deltas: JsonObject) -> list[JsonObject]:
+    made = ToolCallAssembler(1000)
     for delta in deltas:
-        made.take([delta])
-    return [call.as_message() for call in made.all]
+        made.add_deltas([delta])
+    return [call.as_message() for call in made.calls]
 
 
-def delta(arguments: object = None, **more: object) -> Object:
+def delta(arguments: object = None, **more: object) -> JsonObject:
     function = {"name": more.pop("name", None), "arguments": arguments}
     return {"function": {k: v for k, v in function.items() if v is not None}, **more}
 
 
-def whole(call_id: str, arguments: str, name: str = "web_search") -> Object:
+def whole(call_id: str, arguments: str, name: str = "web_search") -> JsonObject:
     return {
         "id": call_id,
         "type": "function",
@@ -82,19 +87,19 @@ def test_arguments_may_be_an_object_and_ids_missing() -> None:
     )
 )
 def test_garbage_is_no_call_and_no_crash(garbage: object) -> None:
-    made = Calls(1000)
-    made.take(garbage)
-    made.take([garbage])
-    made.take([{"function": garbage, "index": garbage}])
+    made = ToolCallAssembler(1000)
+    made.add_deltas(garbage)
+    made.add_deltas([garbage])
+    made.add_deltas([{"function": garbage, "index": garbage}])
 
-    assert all(isinstance(call.arguments, str) for call in made.all)
+    assert all(isinstance(call.arguments, str) for call in made.calls)
 
 
 def test_arguments_that_are_none() -> None:
-    def asked(text: str) -> Object | None:
-        made = Calls(1000)
-        made.take([delta(text, name="web_search")])
-        return search_arguments(made.all[0])
+    def asked(text: str) -> JsonObject | None:
+        made = ToolCallAssembler(1000)
+        made.add_deltas([delta(text, name="web_search")])
+        return search_arguments(made.calls[0])
 
     assert [asked(text) for text in ("", "null", "[]", "no", '"x"')] == [None] * 5
     assert asked(json.dumps('{"query": "x"}')) == {"query": "x"}

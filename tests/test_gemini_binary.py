@@ -17,7 +17,7 @@ def test_path_comes_first(tmp_path: Path) -> None:
 
     found = find_gemini("gemini", {"PATH": str(expected.parent), "HOME": str(tmp_path)})
 
-    assert (found.path, found.official) == (expected, False)
+    assert (found.path, found.is_official) == (expected, False)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_managers_own_variable_counts(tmp_path: Path) -> None:
 def test_an_official_cli_is_recognised_by_its_package(tmp_path: Path) -> None:
     found = find_gemini(str(official(tmp_path, "0.61.0")), {})
 
-    assert (found.official, found.version) == (True, "0.61.0")
+    assert (found.is_official, found.version) == (True, "0.61.0")
 
 
 @pytest.mark.parametrize("version", ["0.39.0", "0.9.9", "0.39.0-preview.1"])
@@ -126,4 +126,4 @@ def test_a_batch_file_that_is_no_shim_is_somebody_elses(tmp_path: Path) -> None:
 
     found = find_gemini(str(path), {"PATH": ""})
 
-    assert (found.official, found.argv) == (False, (str(path),))
+    assert (found.is_official, found.argv) == (False, (str(path),))

@@ -9,7 +9,13 @@ import pytest
 
 from gemini_cli_mcp.errors import NotSignedIn
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.gemini.home import Home, Profile, SignIn, prepare_home, sign_ins
+from gemini_cli_mcp.providers.gemini.home import (
+    Home,
+    Profile,
+    SignIn,
+    available_sign_ins,
+    prepare_home,
+)
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import Stub, report
 
@@ -40,7 +46,7 @@ def test_a_key_outranks_everything(tmp_path: Path) -> None:
         "GOOGLE_GENAI_USE_VERTEXAI": "true",
     }
 
-    assert sign_ins(environ) == [SignIn("gemini-api-key")]
+    assert available_sign_ins(environ) == [SignIn("gemini-api-key")]
 
 
 @pytest.mark.parametrize(
@@ -49,14 +55,14 @@ def test_a_key_outranks_everything(tmp_path: Path) -> None:
 def test_then_vertex(tmp_path: Path, variable: tuple[str, str]) -> None:
     environ = user(tmp_path, ".env") | dict([variable])
 
-    assert sign_ins(environ) == [SignIn("vertex-ai")]
+    assert available_sign_ins(environ) == [SignIn("vertex-ai")]
 
 
 def test_then_the_users_env_file_and_then_the_login(tmp_path: Path) -> None:
     environ = user(tmp_path, ".env", "oauth_creds.json")
     folder = tmp_path / ".gemini"
 
-    assert sign_ins(environ) == [
+    assert available_sign_ins(environ) == [
         SignIn("gemini-api-key", folder / ".env"),
         SignIn(None, folder / ".env"),
         SignIn("oauth-personal", folder / ".env", folder / "oauth_creds.json"),
@@ -66,17 +72,17 @@ def test_then_the_users_env_file_and_then_the_login(tmp_path: Path) -> None:
 def test_the_users_own_home_of_the_cli_counts(tmp_path: Path) -> None:
     environ = user(tmp_path, "oauth_creds.json")
 
-    found = sign_ins({"HOME": "/nowhere", "GEMINI_CLI_HOME": environ["HOME"]})
+    found = available_sign_ins({"HOME": "/nowhere", "GEMINI_CLI_HOME": environ["HOME"]})
 
     assert found == [SignIn("oauth-personal", None, tmp_path / ".gemini/oauth_creds.json")]
 
 
 def test_without_any_the_cli_is_asked_all_the_same() -> None:
-    assert sign_ins({"HOME": "/nowhere"}) == [SignIn(None)]
+    assert available_sign_ins({"HOME": "/nowhere"}) == [SignIn(None)]
 
 
 def test_sign_in_files_are_linked_and_never_copied(tmp_path: Path, workspace: Workspace) -> None:
-    [*_, login] = sign_ins(user(tmp_path, ".env", "oauth_creds.json"))
+    [*_, login] = available_sign_ins(user(tmp_path, ".env", "oauth_creds.json"))
 
     home = prepare_home(workspace, SEARCH, login, Limits())
 
@@ -114,11 +120,11 @@ async def test_a_refused_key_does_not_give_way_to_an_old_login(stub: Stub) -> No
 
 def test_a_sign_in_that_comes_later_is_taken_up(tmp_path: Path, workspace: Workspace) -> None:
     environ = user(tmp_path)
-    [before] = sign_ins(environ)
+    [before] = available_sign_ins(environ)
     prepare_home(workspace, SEARCH, before, Limits())
     (tmp_path / ".gemini/.env").write_text("GEMINI_API_KEY=k")
 
-    [after, _] = sign_ins(environ)
+    [after, _] = available_sign_ins(environ)
     prepare_home(workspace, SEARCH, after, Limits())
 
     assert (workspace.root() / ".gemini/.env").readlink() == tmp_path / ".gemini/.env"
@@ -133,7 +139,7 @@ def test_only_the_tools_of_the_profile_exist(workspace: Workspace) -> None:
     assert settings(search)["tools"]["core"] == ["google_web_search", "web_fetch"]
     assert settings(correction)["tools"]["core"] == []
     assert search.path != correction.path
-    assert list(search.work.iterdir()) == []
+    assert list(search.working_folder.iterdir()) == []
 
 
 def test_what_belongs_to_a_user_or_calls_home_is_off(workspace: Workspace) -> None:

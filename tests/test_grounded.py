@@ -28,7 +28,7 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.research.grounded_search import failure_text, grounded_search
+from gemini_cli_mcp.research.grounded_search import error_markdown, grounded_search
 from tests.support import (
     QUESTION,
     REAL_CLI,
@@ -87,10 +87,10 @@ class Providers:
         return [json.loads(path.read_text()) for path in sorted(self.agy_runs.iterdir())]
 
     async def ground(self, query: object = QUESTION, *how: object) -> Result:
-        config = self.stub.config
-        with self.stub.desk(config) as desk:
+        settings = self.stub.settings
+        with self.stub.desk(settings) as desk:
             return await grounded_search(
-                desk, config, query, *how, progress=self.stub.messages.append
+                desk, settings, query, *how, progress=self.stub.messages.append
             )
 
 
@@ -280,11 +280,11 @@ async def test_the_notice_of_agys_terms_comes_once(
     providers: Providers, caplog: pytest.LogCaptureFixture
 ) -> None:
     providers.use("antigravity")
-    config = providers.stub.config
+    settings = providers.stub.settings
 
-    with providers.stub.desk(config) as desk:
+    with providers.stub.desk(settings) as desk:
         for _ in range(2):
-            await grounded_search(desk, config, QUESTION, progress=providers.stub.messages.append)
+            await grounded_search(desk, settings, QUESTION, progress=providers.stub.messages.append)
 
     assert caplog.text.count("Google's terms are ambiguous") == 1
 
@@ -634,7 +634,7 @@ async def outcome(
     begun = asyncio.ensure_future(call)
     if how == "stall":
         await eventually(lambda: providers.agy)
-        clock.skip(providers.stub.limits.agy_idle_at_start)
+        clock.skip(providers.stub.limits.agy_startup_timeout)
     return await begun
 
 
@@ -729,11 +729,11 @@ async def test_one_that_hangs_leaves_half_of_the_time_to_the_next(
 ) -> None:
     providers.use("antigravity,gemini")
     failed(providers, "antigravity", "stall")
-    providers.stub.limits = Limits(agy_idle_at_start=1000)
+    providers.stub.limits = Limits(agy_startup_timeout=1000)
     call = asyncio.ensure_future(providers.stub.search())
     await eventually(lambda: providers.agy)
 
-    clock.skip(providers.stub.config.timeout / 2)
+    clock.skip(providers.stub.settings.timeout / 2)
     metadata = (await call)["metadata"]
 
     assert metadata["provider"] == "gemini"
@@ -862,7 +862,7 @@ async def test_a_missing_extra_is_told_with_how_to_get_it(
     ],
 )
 def test_an_error_is_a_text_to_act_on(error: GeminiMcpError, heading: str) -> None:
-    text = failure_text(error)
+    text = error_markdown(error)
 
     assert text.startswith(f"{heading}\n\nNo.\n\n**To fix:**\n- ")
     assert "your own web search" in text

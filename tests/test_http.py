@@ -348,7 +348,7 @@ def test_a_head_that_is_too_large(server: Running) -> None:
 
 def test_slow_clients_are_not_waited_for(stub: Stub) -> None:
     stub.plays(TURN)
-    with serving(stub, request_head=2) as server:
+    with serving(stub, request_head_timeout=2) as server:
         connect = ("127.0.0.1", server.port)
         again = socket.create_connection(connect, timeout=30)
         again.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")

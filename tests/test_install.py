@@ -10,7 +10,7 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.cli import install as install_module
-from gemini_cli_mcp.cli.install import BACKUP, CLIENTS, NAME, config_file
+from gemini_cli_mcp.cli.install import BACKUP_SUFFIX, CLIENTS, SERVER_NAME, config_file
 from gemini_cli_mcp.providers.gemini import binary
 from tests.support import STUB, Stub
 from tests.support.binaries import executable
@@ -32,7 +32,7 @@ def install(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def entry(stub: Stub, client: str) -> dict[str, Any]:
     content = json.loads((stub.home / FILES[client]).read_text())
-    return content[KEYS.get(client, "mcpServers")][NAME]
+    return content[KEYS.get(client, "mcpServers")][SERVER_NAME]
 
 
 @clients
@@ -71,7 +71,7 @@ def test_everything_else_in_the_file_stays(stub: Stub, client: str) -> None:
     assert {**after, key: {"other": {"command": "x"}}} == before
     assert json.loads(path.read_text()) == before
     assert path.stat().st_mode & 0o777 == 0o600  # a key may stand in it
-    backup = Path(f"{path}{BACKUP}")
+    backup = Path(f"{path}{BACKUP_SUFFIX}")
     assert json.loads(backup.read_text()) == before  # of before the first of all
     assert backup.stat().st_mode & 0o777 == 0o600
     assert [left.name for left in path.parent.glob(f".{path.name}.*")] == []
@@ -120,7 +120,7 @@ def test_installing_again_keeps_what_was_chosen(stub: Stub) -> None:
     install(stub, "cursor", "--env", "GEMINI_API_KEY=k", "--env", "GEMINI_MODEL=m")
     path = stub.home / FILES["cursor"]
     content = json.loads(path.read_text())
-    content["mcpServers"][NAME]["timeout"] = 600
+    content["mcpServers"][SERVER_NAME]["timeout"] = 600
     path.write_text(json.dumps(content))
 
     again = install(stub, "cursor", "--env", "GEMINI_MODEL=other")
@@ -146,7 +146,7 @@ def test_a_node_that_desktop_apps_do_not_see_comes_along(
     gemini = executable(stub.home / "elsewhere/gemini")
     stub.environ |= {"PATH": str(node.parent), "GEMINI_MCP_CLI_PATH": str(gemini)}
     for module in (binary, install_module):
-        mocker.patch.object(module, "SHORT_PATH", str(system))
+        mocker.patch.object(module, "DESKTOP_APP_PATH", str(system))
     if seen:
         executable(system / "node")
 
@@ -213,7 +213,7 @@ def test_a_link_to_a_file_elsewhere_stays_one(stub: Stub) -> None:
     install(stub, "claude-code")
 
     assert path.is_symlink()
-    assert NAME in real.read_text()
+    assert SERVER_NAME in real.read_text()
 
 
 def test_each_system_has_its_place() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemini_cli_mcp.gateway.intent import Intent, intent, latest_user_text
+from gemini_cli_mcp.gateway.intent import Intent, detect_intent, latest_user_text
 
 NO, HIT, GOOGLE = Intent(False), Intent(True), Intent(True, google=True)
 
@@ -101,12 +101,12 @@ DIFFERENT: list[tuple[str, Intent, Intent]] = [
 @pytest.mark.parametrize(("text", "expected"), SAME)
 @pytest.mark.parametrize("mode", ["substring", "word"])
 def test_both_ways_agree(text: str, expected: Intent, mode: str) -> None:
-    assert intent(text, "word" if mode == "word" else "substring") == expected
+    assert detect_intent(text, "word" if mode == "word" else "substring") == expected
 
 
 @pytest.mark.parametrize(("text", "literally", "by_words"), DIFFERENT)
 def test_whole_words_and_no_code(text: str, literally: Intent, by_words: Intent) -> None:
-    assert (intent(text), intent(text, "word")) == (literally, by_words)
+    assert (detect_intent(text), detect_intent(text, "word")) == (literally, by_words)
 
 
 def test_only_the_latest_words_of_the_user_count() -> None:
@@ -139,7 +139,7 @@ def test_only_the_latest_words_of_the_user_count() -> None:
 )
 @pytest.mark.timeout(1.5)  # a tenth of a second; what backtracks would take hours
 def test_hostile_text_takes_no_time(unit: str) -> None:
-    assert not intent(unit * 50_000, "word").search
+    assert not detect_intent(unit * 50_000, "word").search
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_hostile_text_takes_no_time(unit: str) -> None:
     ],
 )
 def test_chinese_beside_brackets_and_addresses_is_no_code(text: str) -> None:
-    assert intent(text, "word").search
+    assert detect_intent(text, "word").search

@@ -19,11 +19,11 @@ from mcp.types import (
 )
 
 from gemini_cli_mcp.errors import ExecutionFailed, NotFound
-from gemini_cli_mcp.jobs import Job, Jobs
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.jobs import Job, JobService
+from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.server.pagination import LARGEST, page, tokens
-from gemini_cli_mcp.types import Progress
+from gemini_cli_mcp.server.pagination import MAX_RESULT_TOKENS, estimate_tokens, paginate
+from gemini_cli_mcp.types import ProgressCallback
 from tests.support import QUESTION, REDIRECT, Clock, Result, Stub, Turn, eventually, found, report
 from tests.support.server import connected, in_process
 
@@ -258,19 +258,19 @@ async def test_what_is_no_place_in_the_report_is_refused(stub: Stub, offset: obj
 class Nothing:
     """A work that takes as long as it is let."""
 
-    asked: object = None
+    dedup_key: object = None
 
     def __init__(self) -> None:
         self._end = anyio.Event()
 
-    async def run(self, progress: Progress) -> Object:
+    async def run(self, progress: ProgressCallback) -> JsonObject:
         await self._end.wait()
         return {"success": True}
 
     def cancel(self) -> None:
         self._end.set()
 
-    def so_far(self) -> Object:
+    def snapshot(self) -> JsonObject:
         return {}
 
 
@@ -279,27 +279,27 @@ async def nothing(*_: object) -> None:
 
 
 async def test_a_job_exists_for_its_owner_alone() -> None:
-    async with Jobs.open(Limits()) as opened:
+    async with JobService.open(Limits()) as opened:
         job = opened.submit("me", Nothing(), nothing)
 
         assert opened.get(job.id, "me") is job
-        assert opened.of("you") == []
+        assert opened.list_for_owner("you") == []
         with pytest.raises(NotFound):
             opened.get(job.id, "you")
 
 
-async def finished(opened: Jobs) -> Job:
+async def finished(opened: JobService) -> Job:
     job = opened.submit("me", Nothing(), nothing)
-    job.known = True
+    job.id_delivered = True
     await opened.cancel(job)
     return job
 
 
 async def test_finished_jobs_are_forgotten_after_their_time(clock: Clock) -> None:
-    async with Jobs.open(Limits()) as opened:
+    async with JobService.open(Limits()) as opened:
         job = await finished(opened)
-        clock.skip(Limits().job_kept - 1)
-        assert opened.of("me") == [job]
+        clock.skip(Limits().job_ttl - 1)
+        assert opened.list_for_owner("me") == [job]
         clock.skip(2)
 
         with pytest.raises(NotFound):
@@ -307,21 +307,21 @@ async def test_finished_jobs_are_forgotten_after_their_time(clock: Clock) -> Non
 
 
 async def test_a_running_job_is_never_forgotten() -> None:
-    async with Jobs.open(Limits(job_kept=0, jobs_kept=0)) as opened:
+    async with JobService.open(Limits(job_ttl=0, max_finished_jobs=0)) as opened:
         job = opened.submit("me", Nothing(), nothing)
 
         assert opened.get(job.id, "me") is job
 
 
 async def test_only_so_many_finished_jobs_are_kept() -> None:
-    async with Jobs.open(Limits(jobs_kept=3)) as opened:
+    async with JobService.open(Limits(max_finished_jobs=3)) as opened:
         all_jobs = [await finished(opened) for _ in range(5)]
 
-        assert opened.of("me") == all_jobs[2:]
+        assert opened.list_for_owner("me") == all_jobs[2:]
 
 
 async def test_an_expired_job_is_not_found(stub: Stub) -> None:
-    stub.limits = Limits(job_kept=0)
+    stub.limits = Limits(job_ttl=0)
     stub.plays(deep())
 
     async with in_process(stub) as client:
@@ -396,7 +396,7 @@ async def test_a_cancelled_wait_does_not_end_a_job_that_is_polled(
 
 
 async def test_a_job_that_nobody_polls_after_a_cancelled_wait_is_ended(stub: Stub) -> None:
-    stub.limits = Limits(job_abandoned=0.3)
+    stub.limits = Limits(job_abandon_timeout=0.3)
     stub.plays(deep(HANGING))
 
     async with in_process(stub) as client:
@@ -413,7 +413,7 @@ async def test_a_cancelled_wait_does_not_end_a_job_that_somebody_waits_for(
     stub: Stub, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    stub.limits = Limits(job_abandoned=20)
+    stub.limits = Limits(job_abandon_timeout=20)
     stub.plays(deep(HANGING))
 
     async with in_process(stub) as client, anyio.create_task_group() as tasks:
@@ -431,19 +431,19 @@ async def test_a_cancelled_wait_does_not_end_a_job_that_somebody_waits_for(
 class Failing(Nothing):
     """A work that fails when it is told to end."""
 
-    async def run(self, progress: Progress) -> Object:
+    async def run(self, progress: ProgressCallback) -> JsonObject:
         await super().run(progress)
         raise ExecutionFailed("It failed.")
 
 
 def end(job: Job) -> None:
     """Let its work come to its own end."""
-    assert job.work
-    job.work.cancel()
+    assert job.task
+    job.task.cancel()
 
 
 async def test_only_a_job_that_runs_or_ended_well_unheard_is_handed_over() -> None:
-    async with Jobs.open(Limits()) as opened:
+    async with JobService.open(Limits()) as opened:
         running = opened.submit("me", Failing(), nothing)
         assert opened.submit("me", Nothing(), nothing) is running
         end(running)
@@ -457,7 +457,7 @@ async def test_only_a_job_that_runs_or_ended_well_unheard_is_handed_over() -> No
         assert len({running, after_failure, after_cancel}) == 3
         assert opened.submit("me", Nothing(), nothing) is after_cancel
         assert opened.submit("you", Nothing(), nothing) is not after_cancel
-        after_cancel.known = True
+        after_cancel.id_delivered = True
         assert opened.submit("me", Nothing(), nothing) is not after_cancel
 
 
@@ -529,7 +529,7 @@ async def test_a_long_report_is_read_to_its_end_byte_for_byte(stub: Stub) -> Non
     assert isinstance(whole, TextResourceContents)
     assert (whole.text, whole.mime_type) == (LONG, "text/markdown")
     assert all(part["result"].endswith("\n\n") for part in pages[:-1])
-    assert all(tokens(part) <= LARGEST + 100 for part in pages)
+    assert all(estimate_tokens(part) <= MAX_RESULT_TOKENS + 100 for part in pages)
     assert f"offset {pages[0]['next_offset']}" in pages[0]["note"]
     _, link = result.content
     assert isinstance(link, ResourceLink)
@@ -548,7 +548,7 @@ async def test_a_long_report_is_read_to_its_end_byte_for_byte(stub: Stub) -> Non
     ],
 )
 def test_any_report_comes_in_parts_that_are_not_too_long(text: str) -> None:
-    payload: Object = {
+    payload: JsonObject = {
         "success": True,
         "result": text,
         "verified": True,
@@ -556,9 +556,9 @@ def test_any_report_comes_in_parts_that_are_not_too_long(text: str) -> None:
     }
     offset, read = 0, ""
     while True:
-        part = page(payload, "id", offset)
+        part = paginate(payload, "id", offset)
         read += part["result"]
-        assert tokens(part) <= LARGEST + 100
+        assert estimate_tokens(part) <= MAX_RESULT_TOKENS + 100
         if "next_offset" not in part:
             break
         assert part["next_offset"] > offset
@@ -567,10 +567,10 @@ def test_any_report_comes_in_parts_that_are_not_too_long(text: str) -> None:
     assert read == text
 
 
-def researched(report: str, sources: int, summary: str = "") -> Object:
+def researched(report: str, sources: int, summary: str = "") -> JsonObject:
     """The result of five rounds that found as many sources each."""
     urls = [f"{REDIRECT}{'x' * 180}{number}" for number in range(5 * sources)]
-    rounds: list[Object] = [
+    rounds: list[JsonObject] = [
         {
             "round_number": number,
             "sources_visited": urls[number * sources : (number + 1) * sources],
@@ -580,15 +580,19 @@ def researched(report: str, sources: int, summary: str = "") -> Object:
         for number in range(5)
     ]
     queries: list[str] = [query for told in rounds for query in told["search_queries"]]
-    metadata: Object = {"sources_visited": urls, "search_queries_used": queries, "rounds": rounds}
+    metadata: JsonObject = {
+        "sources_visited": urls,
+        "search_queries_used": queries,
+        "rounds": rounds,
+    }
     return {"success": True, "result": report, "verified": True, "metadata": metadata}
 
 
 def test_an_ordinary_research_keeps_its_queries_and_most_sources() -> None:
-    told = page(researched("Blue. " * 250, 16), "id", 0)
+    told = paginate(researched("Blue. " * 250, 16), "id", 0)
 
     metadata = told["metadata"]
-    assert tokens(told) <= LARGEST
+    assert estimate_tokens(told) <= MAX_RESULT_TOKENS
     assert len(metadata["search_queries_used"]) == 20
     assert len(metadata["sources_visited"]) == 80
     assert "report://id/metadata" in metadata["shortened"]
@@ -603,12 +607,12 @@ def test_an_ordinary_research_keeps_its_queries_and_most_sources() -> None:
         {**researched("Blue.", 1), "metadata": {"query": "蓝" * 10_000, "note": "蓝" * 30_000}},
     ],
 )
-def test_metadata_is_shortened_until_it_fits(payload: Object) -> None:
+def test_metadata_is_shortened_until_it_fits(payload: JsonObject) -> None:
     before = json.dumps(payload)
 
-    told = page(payload, "id", 0)
+    told = paginate(payload, "id", 0)
 
-    assert tokens(told) <= LARGEST + 100
+    assert estimate_tokens(told) <= MAX_RESULT_TOKENS + 100
     assert "shortened" in told["metadata"]
     assert json.dumps(payload) == before
 
@@ -616,7 +620,7 @@ def test_metadata_is_shortened_until_it_fits(payload: Object) -> None:
 def test_paragraphs_may_end_with_carriage_returns() -> None:
     text = ("word " * 100 + "\r\n\r\n") * 200
 
-    assert page(researched(text, 1), "id", 0)["result"].endswith("\r\n\r\n")
+    assert paginate(researched(text, 1), "id", 0)["result"].endswith("\r\n\r\n")
 
 
 async def test_a_long_search_can_be_read_on_too(stub: Stub) -> None:
@@ -700,7 +704,7 @@ async def test_prompts_lead_through_the_tools(stub: Stub) -> None:
 async def test_known_clients_get_the_longest_wait_they_allow(
     stub: Stub, clock: Clock, name: str, waits: bool, mode: str
 ) -> None:
-    stub.limits = Limits(client_wait=20)
+    stub.limits = Limits(client_call_limit=20)
     stub.plays(deep(proved(gate=True)))
 
     info = Implementation(name=name, version="1")

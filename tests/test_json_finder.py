@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemini_cli_mcp.research.json_finder import Found, find
-from gemini_cli_mcp.research.researcher import KEYS, fitting
+from gemini_cli_mcp.research.json_finder import FoundObject, find_object
+from gemini_cli_mcp.research.researcher import ANSWER_KEYS, match_schema
 
 GOOD = '{"success": true, "report": "Blue [a](b).", "metadata": {"n": [1, {}, 2.5]}}'
 
 
-def look(text: str) -> Found | None:
-    return find(text, fitting, KEYS)
+def look(text: str) -> FoundObject | None:
+    return find_object(text, match_schema, ANSWER_KEYS)
 
 
 def report_in(text: str) -> str | None:
@@ -210,7 +210,7 @@ def test_any_text_gives_an_object_that_fits_or_nothing(text: str) -> None:
     found = look(text)
 
     if found:
-        assert fitting(dict(found.object)) is not None
+        assert match_schema(dict(found.object)) is not None
         json.dumps(found.object).encode()
         json.dumps(found.object, ensure_ascii=False).encode()
     else:

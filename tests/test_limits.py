@@ -11,10 +11,10 @@ import pytest
 from mcp import Client
 
 from gemini_cli_mcp.errors import Busy
-from gemini_cli_mcp.owner import OWNER
-from gemini_cli_mcp.providers.gemini.run_result import Finished
-from gemini_cli_mcp.providers.run_limiter import Places, Seat
-from gemini_cli_mcp.types import Progress
+from gemini_cli_mcp.owner import CURRENT_OWNER
+from gemini_cli_mcp.providers.gemini.run_result import RunResult
+from gemini_cli_mcp.providers.run_limiter import RunLimiter, Slot
+from gemini_cli_mcp.types import ProgressCallback
 from tests.support import QUESTION, Result, Stub, Turn, eventually, found, is_alive, report
 from tests.support.server import in_process
 
@@ -141,14 +141,14 @@ async def test_who_was_let_in_is_not_refused_later(stub: Stub) -> None:
     assert deep["metadata"]["iterations"] == 2
 
 
-class Chair(Seat):
+class Chair(Slot):
     def __init__(self, room: "Room") -> None:
         self._room = room
 
-    async def run(self, prompt: str, progress: Progress) -> Finished:
+    async def run(self, prompt: str, progress: ProgressCallback) -> RunResult:
         raise NotImplementedError
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._room.chairs += 1
 
 
@@ -166,12 +166,12 @@ class Room:
 
 
 async def test_a_process_of_its_own_comes_before_a_seat_and_whoever_is_first_gets_it() -> None:
-    places, room = Places(1, 10), Room(1)
+    places, room = RunLimiter(1, 10), Room(1)
     order: list[str] = []
     over = anyio.Event()
 
     async def one(name: str, *, warm: bool) -> None:
-        async with places.one(lambda _: None, room.find if warm else None) as seat:
+        async with places.acquire(lambda _: None, room.find if warm else None) as seat:
             order.append(f"{name} {'seat' if seat else 'single'}")
             await over.wait()
 
@@ -187,31 +187,31 @@ async def test_a_process_of_its_own_comes_before_a_seat_and_whoever_is_first_get
     assert order == ["a single", "b seat", "c single"]
 
 
-async def one_now(places: Places, room: Room) -> None:
+async def one_now(places: RunLimiter, room: Room) -> None:
     with anyio.fail_after(10):
-        async with places.one(lambda _: None, room.find) as seat:
+        async with places.acquire(lambda _: None, room.find) as seat:
             assert seat
 
 
 async def test_a_place_that_comes_with_the_cancel_is_not_lost() -> None:
-    places = Places(1, 10)
-    async with places.one(lambda _: None):
-        waiter = asyncio.ensure_future(places.one(lambda _: None).__aenter__())
+    places = RunLimiter(1, 10)
+    async with places.acquire(lambda _: None):
+        waiter = asyncio.ensure_future(places.acquire(lambda _: None).__aenter__())
         await asyncio.sleep(0)
     waiter.cancel()  # its turn has come, but it does not know yet
     with pytest.raises(asyncio.CancelledError):
         await waiter
 
     with anyio.fail_after(10):
-        async with places.one(lambda _: None):
+        async with places.acquire(lambda _: None):
             pass
 
 
-def holding(places: Places, owner: str, over: anyio.Event, order: list[str]) -> Any:
+def holding(places: RunLimiter, owner: str, over: anyio.Event, order: list[str]) -> Any:
     async def hold() -> None:
-        OWNER.set(owner)
+        CURRENT_OWNER.set(owner)
         with contextlib.suppress(Busy):
-            async with places.one(lambda _: None):
+            async with places.acquire(lambda _: None):
                 order.append(owner)
                 await over.wait()
             return
@@ -221,7 +221,7 @@ def holding(places: Places, owner: str, over: anyio.Event, order: list[str]) -> 
 
 
 async def test_an_owner_with_a_hundred_calls_does_not_starve_another() -> None:
-    places = Places(4, 64)
+    places = RunLimiter(4, 64)
     over = [anyio.Event() for _ in range(103)]
     order: list[str] = []
     refused: list[str] = []
@@ -250,7 +250,7 @@ async def test_an_owner_with_a_hundred_calls_does_not_starve_another() -> None:
 
 
 async def test_an_owner_alone_may_have_everything() -> None:
-    places = Places(4, 2)
+    places = RunLimiter(4, 2)
     over, order = anyio.Event(), list[str]()
 
     async with anyio.create_task_group() as tasks:
@@ -264,7 +264,7 @@ async def test_an_owner_alone_may_have_everything() -> None:
 
 
 async def test_owners_take_turns() -> None:
-    places = Places(1, 64)
+    places = RunLimiter(1, 64)
     over, order = anyio.Event(), list[str]()
 
     async with anyio.create_task_group() as tasks:
@@ -277,45 +277,45 @@ async def test_owners_take_turns() -> None:
 
 
 async def test_without_a_queue_the_second_call_is_refused() -> None:
-    places = Places(1, 0)
-    context = asyncio.ensure_future(places.one(lambda _: None).__aenter__())
+    places = RunLimiter(1, 0)
+    context = asyncio.ensure_future(places.acquire(lambda _: None).__aenter__())
     await context
 
     with pytest.raises(Busy):
-        async with places.one(lambda _: None):
+        async with places.acquire(lambda _: None):
             pass
 
 
 async def test_a_cancelled_waiter_stands_in_nobodys_way() -> None:
-    places = Places(1, 10)
-    running = places.one(lambda _: None)
+    places = RunLimiter(1, 10)
+    running = places.acquire(lambda _: None)
     await running.__aenter__()
-    corpse = asyncio.ensure_future(places.one(lambda _: None).__aenter__())
+    corpse = asyncio.ensure_future(places.acquire(lambda _: None).__aenter__())
     await asyncio.sleep(0)
     corpse.cancel()
     await running.__aexit__(None, None, None)
 
     with anyio.fail_after(10):
-        async with places.one(lambda _: None):
+        async with places.acquire(lambda _: None):
             pass
     await asyncio.wait({corpse})
 
 
 async def test_work_that_is_half_done_goes_first() -> None:
-    places = Places(1, 10)
+    places = RunLimiter(1, 10)
     order: list[str] = []
     over = anyio.Event()
 
     async def stranger() -> None:
-        async with places.one(lambda _: None):
+        async with places.acquire(lambda _: None):
             order.append("stranger")
 
     async def half_done() -> None:
-        async with places.one(lambda _: None):
+        async with places.acquire(lambda _: None):
             tasks.start_soon(stranger)
             await over.wait()
         # Its place went to whoever waited; its correction comes before all others.
-        async with places.one(lambda _: None):
+        async with places.acquire(lambda _: None):
             order.append("half done")
 
     async with anyio.create_task_group() as tasks:

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.research.citation_gate import check_citations
-from gemini_cli_mcp.research.markdown_parts import Parts
-from gemini_cli_mcp.server.pagination import page
+from gemini_cli_mcp.research.markdown_splitter import MarkdownParts
+from gemini_cli_mcp.server.pagination import paginate
 from tests.support.link_fuzz import failures
 from tests.support.markdown_fragments import REDIRECT, SEEN
 from tests.support.markdown_fuzz import ALLOWED, LEDGER, matrix, reports
@@ -104,16 +104,16 @@ def long_report(seed: int) -> str:
 
 def test_no_part_of_a_long_report_leaks_a_link(renderers: MarkdownRenderers) -> None:
     report = long_report(1)
-    payload: Object = {"success": True, "result": report, "metadata": {}}
+    payload: JsonObject = {"success": True, "result": report, "metadata": {}}
     texts: list[str] = []
     offset = 0
     while True:
-        part = page(payload, "id", offset)
+        part = paginate(payload, "id", offset)
         texts.append(part["result"])
         if "next_offset" not in part:
             break
         offset = part["next_offset"]
-    parts = Parts(report)
+    parts = MarkdownParts(report)
     random = Random(1)
     for _ in range(25):  # a client may ask for any place
         start = random.randrange(len(report))

@@ -10,12 +10,12 @@ import httpx2
 import pytest
 
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.registry import Providers
+from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.grounded_search import grounded_search
 from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.server.call_registry import Calls
+from gemini_cli_mcp.server.call_registry import CallRegistry
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import Stub, Turn, command, found, report
 from tests.support.marks import representatives
@@ -57,20 +57,20 @@ async def test_no_failure_of_any_tool_brings_words_into_the_log(
     stub.environ |= {"GEMINI_MCP_PROVIDERS": "gemini,antigravity", "GEMINI_MCP_MAX_CYCLES": "2"}
     stub.environ |= {"GEMINI_MCP_AGY_PATH": "/nowhere/agy"}
     stub.plays(FAILURES[failure])
-    config = stub.config
-    calls = Calls(config.secrets)
-    with stub.desk(config) as desk:
-        providers = Providers(config, Workspace(config.config_dir), stub.environ)
-        engines = WebSearch(config, providers, stub.environ, desk.sleep)
-        deep = DeepSearch(desk, config, QUERY, 2)
+    settings = stub.settings
+    calls = CallRegistry(settings.secrets)
+    with stub.desk(settings) as desk:
+        providers = ProviderRegistry(settings, Workspace(settings.config_dir), stub.environ)
+        engines = WebSearch(settings, providers, stub.environ, desk.sleep)
+        deep = DeepSearch(desk, settings, QUERY, 2)
         works: list[Callable[[], Awaitable[dict[str, Any]]]] = [
             lambda: search(desk, QUERY, timeout=30, progress=stub.messages.append),
-            lambda: grounded_search(desk, config, QUERY, progress=stub.messages.append),
+            lambda: grounded_search(desk, settings, QUERY, progress=stub.messages.append),
             lambda: engines.search(QUERY, progress=stub.messages.append),
             lambda: deep.run(stub.messages.append),
         ]
         for work in works:
-            await calls.answer(work)
+            await calls.run(work)
 
     assert stub.runs and stub.messages
     assert not [marker for marker in MARKERS if marker in caplog.text]
@@ -139,7 +139,7 @@ async def test_the_cli_sees_what_is_allowed_and_what_the_user_adds(stub: Stub) -
 
 async def test_known_secrets_leave_in_nothing(stub: Stub, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    stub.limits = Limits(heartbeat=0.05)
+    stub.limits = Limits(progress_interval=0.05)
     stub.environ |= {**SECRETS, "GEMINI_MCP_MAX_CYCLES": "1"}
     words = " ".join(SECRETS.values()) + " mysql-\nsecret-1 github\x1b[31m-secret-2"
     told: list[str] = []

@@ -13,7 +13,7 @@ from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process import child as process
-from gemini_cli_mcp.process.line_process import Dialogue
+from gemini_cli_mcp.process.line_process import LineProcess
 from gemini_cli_mcp.process.run import Completed, run
 from tests.support import Clock, eventually, is_alive, wait_until
 
@@ -39,7 +39,7 @@ async def python(
         env=os.environ,
         cwd=Path("/"),
         on_line=(lines if lines is not None else []).append,
-        idle=lambda: idle,
+        idle_timeout=lambda: idle,
         timeout=timeout,
         **limits,
     )
@@ -87,7 +87,7 @@ async def test_only_the_tail_of_stderr_is_kept() -> None:
 
     assert completed.exit_code == 0
     assert completed.stderr.endswith("the end")
-    assert len(completed.stderr) == process.STDERR_TAIL
+    assert len(completed.stderr) == process.STDERR_TAIL_BYTES
 
 
 READY = "print('ready', flush=True)"
@@ -123,9 +123,9 @@ async def test_output_without_end_of_time_meets_the_deadline(clock: Clock) -> No
 async def test_output_without_end_is_cut_off() -> None:
     lines: list[bytes] = []
 
-    completed = await python("while True: print('x' * 1000)", lines=lines, max_stdout=1 << 20)
+    completed = await python("while True: print('x' * 1000)", lines=lines, max_stdout_bytes=1 << 20)
 
-    assert completed.ended == "flood"
+    assert completed.ended == "output_limit"
     assert sum(map(len, lines)) <= 1 << 20
 
 
@@ -211,7 +211,7 @@ async def test_a_command_that_is_not_there_is_an_os_error() -> None:
             env={},
             cwd=Path("/"),
             on_line=print,
-            idle=lambda: 1,
+            idle_timeout=lambda: 1,
             timeout=1,
         )
 
@@ -220,16 +220,16 @@ async def test_one_that_stays_may_say_more_over_its_life_than_at_once() -> None:
     lines: list[int] = []
     code = "for _ in range(20): print('x' * 1_000_000)\nprint('end')\ninput()"
 
-    async with Dialogue.open(
+    async with LineProcess.open(
         [sys.executable, "-c", code],
         env=os.environ,
         cwd=Path("/"),
         on_line=lambda line: lines.append(len(line)),
     ) as dialogue:
         await eventually(lambda: len(lines) == 21)
-        assert not dialogue.is_over
+        assert not dialogue.is_finished
 
-    assert sum(lines) > process.MAX_STDOUT
+    assert sum(lines) > process.MAX_STDOUT_BYTES
 
 
 async def test_many_calls_leave_no_descriptor_open() -> None:
@@ -244,5 +244,5 @@ async def test_many_calls_leave_no_descriptor_open() -> None:
 
 def test_an_end_takes_no_longer_than_clients_give_a_server() -> None:
     """Two seconds, of most; a server that has several calls to end leaves after four."""
-    assert process.GRACE <= 1
-    assert process.GRACE + process.PATIENCE < Limits().stdio_shutdown <= 4
+    assert process.TERMINATE_GRACE <= 1
+    assert process.TERMINATE_GRACE + process.GUARDIAN_TIMEOUT < Limits().stdio_shutdown_timeout <= 4

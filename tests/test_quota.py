@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, QuotaExhausted, RateLimited
-from gemini_cli_mcp.providers.gemini.failures import _delay
-from gemini_cli_mcp.providers.quota_breaker import FIRST_WAIT, Quotas, name_of
+from gemini_cli_mcp.providers.gemini.failures import _retry_delay
+from gemini_cli_mcp.providers.quota_breaker import INITIAL_DELAY, QuotaBreakers, breaker_key
 from tests.support import QUESTION, Clock, Stub, found, report
 from tests.support.server import in_process
 
@@ -16,10 +16,10 @@ DAILY = {
 }
 
 
-def ask(quotas: Quotas, answer: GeminiMcpError | None = None, name: str = "a") -> str:
+def ask(quotas: QuotaBreakers, answer: GeminiMcpError | None = None, name: str = "a") -> str:
     """What a run comes to: its answer, or that there was none."""
     try:
-        with quotas.asking(name):
+        with quotas.guard(name):
             if answer:
                 raise answer
     except (QuotaExhausted, RateLimited) as error:
@@ -28,24 +28,24 @@ def ask(quotas: Quotas, answer: GeminiMcpError | None = None, name: str = "a") -
 
 
 def test_the_hint_is_followed_and_then_one_may_try(clock: Clock) -> None:
-    quotas = Quotas()
+    quotas = QuotaBreakers()
     assert ask(quotas, QuotaExhausted("Used up.", retry_after_s=36)) == "QUOTA_EXHAUSTED"
     clock.skip(35)
     assert ask(quotas) == "refused by us"
     assert ask(quotas, name="another sign-in or model") == "answered"
     with pytest.raises(QuotaExhausted) as caught:
-        quotas.check("a")
-    assert caught.value.retry_after_s == 1.0 and quotas.open == 1
+        quotas.raise_if_open("a")
+    assert caught.value.retry_after_s == 1.0 and quotas.open_count == 1
     clock.skip(2)
-    with quotas.asking("a"):  # the probe
+    with quotas.guard("a"):  # the probe
         assert ask(quotas) == "refused by us"
-    assert quotas.open == 0
+    assert quotas.open_count == 0
     assert ask(quotas) == "answered"
 
 
 def test_without_a_hint_the_waits_grow(clock: Clock) -> None:
-    quotas = Quotas()
-    for wait in (FIRST_WAIT, 2 * FIRST_WAIT, 4 * FIRST_WAIT):
+    quotas = QuotaBreakers()
+    for wait in (INITIAL_DELAY, 2 * INITIAL_DELAY, 4 * INITIAL_DELAY):
         assert ask(quotas, QuotaExhausted("Used up.")) == "QUOTA_EXHAUSTED"
         clock.skip(wait - 1)
         assert ask(quotas) == "refused by us"
@@ -54,31 +54,31 @@ def test_without_a_hint_the_waits_grow(clock: Clock) -> None:
 
 
 def test_runs_that_were_under_way_are_one_refusal(clock: Clock) -> None:
-    quotas = Quotas()
-    runs = [quotas.asking("a") for _ in range(4)]
+    quotas = QuotaBreakers()
+    runs = [quotas.guard("a") for _ in range(4)]
     for run in runs:
         run.__enter__()
     error = QuotaExhausted("Used up.")
     for run in runs:
         run.__exit__(type(error), error, None)
-    clock.skip(FIRST_WAIT + 1)
+    clock.skip(INITIAL_DELAY + 1)
     assert ask(quotas) == "answered"
 
 
 def test_a_rate_limit_opens_only_with_a_hint(clock: Clock) -> None:
-    quotas = Quotas()
+    quotas = QuotaBreakers()
     assert ask(quotas, RateLimited("Slow down.")) == "RATE_LIMITED"
     assert ask(quotas) == "answered"
     assert ask(quotas, RateLimited("Slow down.", retry_after_s=5)) == "RATE_LIMITED"
     assert ask(quotas) == "refused by us"
     clock.skip(6)
-    with quotas.asking("a"):
+    with quotas.guard("a"):
         assert ask(quotas) == "answered", "after a wait all go on"
 
 
 def test_what_began_before_proves_nothing(clock: Clock) -> None:
-    quotas = Quotas()
-    with quotas.asking("a"):
+    quotas = QuotaBreakers()
+    with quotas.guard("a"):
         ask(quotas, QuotaExhausted("Used up.", retry_after_s=40_000))
     assert ask(quotas) == "refused by us"
 
@@ -97,21 +97,21 @@ def test_what_began_before_proves_nothing(clock: Clock) -> None:
     ],
 )
 def test_how_google_says_when(said: str, seconds: float | None) -> None:
-    assert _delay(said) == seconds
+    assert _retry_delay(said) == seconds
 
 
 def test_a_probe_that_fails_otherwise_leaves_the_next_one_to_try(clock: Clock) -> None:
-    quotas = Quotas()
+    quotas = QuotaBreakers()
     ask(quotas, QuotaExhausted("Used up."))
-    clock.skip(FIRST_WAIT + 1)
+    clock.skip(INITIAL_DELAY + 1)
     for failure in (ExecutionFailed("It broke."), anyio.EndOfStream()):
-        with pytest.raises(type(failure)), quotas.asking("a"):
+        with pytest.raises(type(failure)), quotas.guard("a"):
             raise failure
     assert ask(quotas) == "answered"
 
 
 def test_names_tell_nothing() -> None:
-    assert "secret" not in name_of("secret", "model") != name_of("secret", "other")
+    assert "secret" not in breaker_key("secret", "model") != breaker_key("secret", "other")
 
 
 async def test_all_tools_and_calls_of_a_server_know(stub: Stub) -> None:

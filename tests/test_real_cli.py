@@ -241,7 +241,7 @@ async def test_a_hanging_api_is_a_timeout(real: Stub, api: FakeApi, clock: Clock
     call = asyncio.ensure_future(real.search())
     await eventually(lambda: api.waiting == 1)
 
-    clock.skip(real.limits.idle)
+    clock.skip(real.limits.idle_timeout)
     with pytest.raises(TimedOut):
         await call
 
@@ -270,7 +270,7 @@ async def test_the_endless_search_is_noticed_and_its_cure_is_named(
     call = asyncio.ensure_future(real.search())
     await eventually(lambda: len(api.requests) > 3 and "searching" in real.messages[-1])
 
-    clock.skip(real.limits.idle_in_search)
+    clock.skip(real.limits.search_idle_timeout)
     with pytest.raises(TimedOut, match="search of gemini did not come back") as caught:
         await call
 
@@ -506,11 +506,11 @@ async def test_the_real_cli_leaves_nothing(
             call.cancel()
             await asyncio.sleep(0.01)
         if end == "timeout":
-            clock.skip(real.config.timeout)
+            clock.skip(real.settings.timeout)
         with pytest.raises(TimedOut if end == "timeout" else asyncio.CancelledError):
             await call
     await eventually(
-        lambda: not any(map(is_alive, tree)) and not real.files_left() and not child.running()
+        lambda: not any(map(is_alive, tree)) and not real.files_left() and not child.running_count()
     )
     assert len(tree) >= 2  # the guardian and the CLI at least
 

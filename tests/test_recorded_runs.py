@@ -7,20 +7,20 @@ import pytest
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process.run import Completed
-from gemini_cli_mcp.providers.gemini.events import Transcript
-from gemini_cli_mcp.providers.gemini.failures import failure, is_usage_error
+from gemini_cli_mcp.providers.gemini.events import EventLog
+from gemini_cli_mcp.providers.gemini.failures import classify_failure, is_usage_error
 from gemini_cli_mcp.providers.gemini.session_record import read_and_delete_record
-from gemini_cli_mcp.types import Search, Source
+from gemini_cli_mcp.types import RecordedSearch, Source
 from tests.support import REDIRECT
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def replay(name: str, messages: list[str] | None = None) -> tuple[Completed, Transcript]:
+def replay(name: str, messages: list[str] | None = None) -> tuple[Completed, EventLog]:
     folder = RECORDED / name
-    transcript = Transcript((messages if messages is not None else []).append, Limits())
+    transcript = EventLog((messages if messages is not None else []).append, Limits())
     for line in (folder / "stdout").read_bytes().splitlines():
-        transcript.feed(line)
+        transcript.feed_line(line)
     exit_code = int((folder / "exit_code").read_text())
     return Completed("exited", exit_code, (folder / "stderr").read_text()), transcript
 
@@ -46,7 +46,7 @@ def replay(name: str, messages: list[str] | None = None) -> tuple[Completed, Tra
     ],
 )
 def test_a_recorded_failure_gets_its_code(name: str, code: str) -> None:
-    error = failure(*replay(name))
+    error = classify_failure(*replay(name))
 
     assert error is not None
     assert error.code == code
@@ -67,7 +67,7 @@ def test_a_recorded_failure_gets_its_code(name: str, code: str) -> None:
 def test_a_recorded_success_is_no_failure(name: str) -> None:
     completed, transcript = replay(name)
 
-    assert failure(completed, transcript) is None
+    assert classify_failure(completed, transcript) is None
     assert transcript.text.strip()
 
 
@@ -126,7 +126,7 @@ def test_a_damaged_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     record = read_and_delete_record(tmp_path, "abcdefgh-1")
 
     assert record is not None
-    assert record.searches == (Search("", error="it did not finish"),)
+    assert record.searches == (RecordedSearch("", error="it did not finish"),)
 
 
 def test_a_session_id_cannot_reach_other_files(tmp_path: Path) -> None:

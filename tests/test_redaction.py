@@ -5,13 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from gemini_cli_mcp.redaction import REDACTED, clean, is_secret, redact, redact_known, secret_values
+from gemini_cli_mcp.redaction import (
+    REDACTED,
+    is_secret_name,
+    redact,
+    redact_known,
+    sanitize_json,
+    secret_values,
+)
 
 SECRET = "hunter2-Zx81"
 
 
 def test_every_string_of_a_value_is_scrubbed() -> None:
-    assert clean({"a\x00": ["\ud800", {"b": "\x1b"}, 1, None, True]}, ()) == {
+    assert sanitize_json({"a\x00": ["\ud800", {"b": "\x1b"}, 1, None, True]}, ()) == {
         "a�": ["�", {"b": "�"}, 1, None, True]
     }
 
@@ -107,7 +114,7 @@ def test_a_secret_with_other_spellings_is_found_in_each() -> None:
     ],
 )
 def test_secret_variables_are_known_by_their_names(name: str, secret: bool) -> None:
-    assert is_secret(name) is secret
+    assert is_secret_name(name) is secret
 
 
 def test_secret_values_are_those_that_would_be_recognised(tmp_path: Path) -> None:
@@ -135,8 +142,8 @@ def test_secret_values_are_those_that_would_be_recognised(tmp_path: Path) -> Non
 def test_every_string_of_a_result_is_free_of_secrets() -> None:
     payload = {"success": True, "a": [f"x {SECRET}", {"x": SECRET}], "b": None}
 
-    assert SECRET not in json.dumps(clean(payload, [SECRET]))
-    assert clean({"success": True}, ["success"]) == {"success": True}  # names are ours
+    assert SECRET not in json.dumps(sanitize_json(payload, [SECRET]))
+    assert sanitize_json({"success": True}, ["success"]) == {"success": True}  # names are ours
 
 
 @pytest.mark.timeout(30)

@@ -21,7 +21,7 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.research.researcher import WAITS
+from gemini_cli_mcp.research.researcher import CYCLE_DELAYS
 from tests.support import QUESTION, REDIRECT, Clock, Stub, Turn, eventually, found, report
 
 PROSE = "The sky is blue because short waves scatter more than long ones do."
@@ -178,7 +178,7 @@ async def test_the_first_wait_is_really_waited(stub: Stub) -> None:
 
     result = await stub.search(sleep=anyio.sleep)
 
-    assert result["metadata"]["duration_ms"] >= WAITS[0] * 1000
+    assert result["metadata"]["duration_ms"] >= CYCLE_DELAYS[0] * 1000
 
 
 async def test_a_later_cycle_may_succeed_and_all_usage_counts(stub: Stub) -> None:
@@ -266,7 +266,7 @@ async def test_an_exhausted_quota_in_the_correction_is_named(
         ("untrusted-folder", "EXECUTION_ERROR"),
         ("empty", "EXECUTION_ERROR"),
         ("cut", "EXECUTION_ERROR"),
-        ("flood", "EXECUTION_ERROR"),
+        ("output_limit", "EXECUTION_ERROR"),
     ],
 )
 async def test_each_failure_has_its_code_and_a_next_step(

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.server.call_registry import result
+from gemini_cli_mcp.server.call_registry import to_call_tool_result
 from tests.support import (
     QUESTION,
     REDIRECT,
@@ -144,7 +144,7 @@ async def test_hostile_characters_do_not_end_the_server(stub: Stub) -> None:
 
 
 def test_nothing_goes_out_that_a_transport_cannot_encode() -> None:
-    sent = result({"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]}, ())
+    sent = to_call_tool_result({"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]}, ())
 
     sent.model_dump_json().encode()
     assert sent.structured_content == {"success": True, "a\ufffd": ["b\ufffd", {"c": "\ufffd[2J"}]}
@@ -243,7 +243,7 @@ def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None
 
 
 async def test_silence_is_filled_with_the_last_news(stub: Stub) -> None:
-    stub.limits = Limits(heartbeat=0.05)
+    stub.limits = Limits(progress_interval=0.05)
     stub.plays({"text": report(), "searches": [found("sky", "nasa")], "delay": 0.3})
     seen: list[tuple[float, str]] = []
 

@@ -46,7 +46,7 @@ async def test_a_client_killed_in_any_round_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("count", representatives([6, 30], [6]))
 async def test_jobs_that_are_cancelled_abandoned_or_finished_leave_nothing(count: int) -> None:
-    limits = Limits(job_abandoned=0.5)
+    limits = Limits(job_abandon_timeout=0.5)
     await many_jobs(3, limits, seed=2)
 
     tally = await many_jobs(count, limits)

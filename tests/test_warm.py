@@ -15,8 +15,8 @@ from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.quota_breaker import Quotas
-from gemini_cli_mcp.providers.registry import Providers
+from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
+from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import (
@@ -34,7 +34,7 @@ from tests.support.fake_api import SEARCH, Body, FakeApi
 from tests.support.marks import needs_real_cli
 from tests.support.server import SEARCH as SEARCH_CALL
 from tests.support.server import in_process, start
-from tests.support.warm import SeatsFirst, warm_processes, warm_program
+from tests.support.warm import SharedSlotsFirst, warm_processes, warm_program
 
 SINGLE = "starting gemini"
 """The first word of a run in a process of its own."""
@@ -44,7 +44,7 @@ SINGLE = "starting gemini"
 def real(real: Stub, api: FakeApi) -> Stub:
     """The program on the real CLI, with warm processes."""
     real.environ["GEMINI_MCP_WARM"] = "1"
-    real.limits = Limits(telemetry=0)  # five seconds that few of these tests need
+    real.limits = Limits(telemetry_timeout=0)  # five seconds that few of these tests need
     api.calls = [SEARCH]
     return real
 
@@ -132,7 +132,7 @@ ERRORS: list[tuple[int, Body, str, float | None]] = [
 async def test_failures_have_the_names_that_single_runs_give_them(
     real: Stub, api: FakeApi, mocker: MockerFixture
 ) -> None:
-    mocker.patch.object(Quotas, "check")  # each is to be met anew
+    mocker.patch.object(QuotaBreakers, "raise_if_open")  # each is to be met anew
     named: list[tuple[str, float | None]] = []
     async with warm_program(real) as program:
         await program.warm()
@@ -167,7 +167,7 @@ async def test_a_failed_search_and_an_empty_answer_are_seen(real: Stub, api: Fak
 
 @needs_real_cli
 async def test_a_run_lost_in_turns_is_ended(real: Stub, api: FakeApi) -> None:
-    real.limits = Limits(max_turns=2, telemetry=0)
+    real.limits = Limits(max_turns=2, telemetry_timeout=0)
     async with warm_program(real) as program:
         await program.warm()
         api.calls = [SEARCH, SEARCH, SEARCH]
@@ -202,7 +202,7 @@ async def test_a_cancelled_search_frees_its_seat_and_keeps_the_process(
 async def test_an_unanswered_cancel_costs_nobody_else_more_than_time(
     real: Stub, api: FakeApi
 ) -> None:
-    real.limits = Limits(unhealthy_drain=0.5, telemetry=0)
+    real.limits = Limits(acp_drain_timeout=0.5, telemetry_timeout=0)
     async with warm_program(real) as program:
         await program.warm()
         before = program.pids()
@@ -235,7 +235,7 @@ async def test_a_search_that_loops_without_end_is_stopped(
         api.failure = (429, {"error": {"code": 429, "message": "Quota", "details": details}})
         call = asyncio.ensure_future(program.search())
         await eventually(lambda: len(api.requests) > 20 and "searching" in real.messages[-1])
-        clock.skip(real.limits.idle_in_search)
+        clock.skip(real.limits.search_idle_timeout)
         with pytest.raises(GeminiMcpError, match="did not come back"):
             await call
         await eventually(quiet(api))
@@ -279,7 +279,7 @@ async def test_searches_in_a_killed_process_are_made_again(cli: Stub, api: FakeA
 
 
 async def test_a_worn_process_is_replaced_without_a_gap(cli: Stub, api: FakeApi) -> None:
-    cli.limits = Limits(sessions_per_process=6)
+    cli.limits = Limits(acp_max_sessions=6)
     seen: set[int] = set()
     async with warm_program(cli) as program:
         await program.warm()
@@ -293,7 +293,7 @@ async def test_a_worn_process_is_replaced_without_a_gap(cli: Stub, api: FakeApi)
 
 
 async def test_a_process_that_grows_too_large_is_replaced(cli: Stub, api: FakeApi) -> None:
-    cli.limits = Limits(process_memory=1)
+    cli.limits = Limits(acp_max_memory_bytes=1)
     async with warm_program(cli) as program:
         await program.warm()
         before = program.pids()
@@ -347,7 +347,7 @@ async def test_without_a_sign_in_there_is_no_warm_process(cli: Stub, api: FakeAp
 async def test_a_sign_in_that_sessions_refuse_is_not_tried_again(
     cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cli.limits = Limits(warm_restarts=(0.05,))
+    cli.limits = Limits(acp_restart_delays=(0.05,))
     caplog.set_level("INFO")
     del cli.environ["GEMINI_API_KEY"]
     env_file = cli.home / ".gemini" / ".env"
@@ -393,14 +393,14 @@ async def test_an_answer_that_breaks_off_is_none(real: Stub, api: FakeApi) -> No
 async def test_searches_in_a_frozen_process_are_made_elsewhere(
     cli: Stub, api: FakeApi, clock: Clock
 ) -> None:
-    cli.limits = Limits(cancel_answer=0.2, unhealthy_drain=0.2)
+    cli.limits = Limits(acp_cancel_timeout=0.2, acp_drain_timeout=0.2)
     async with warm_program(cli) as program:
         await program.warm()
         [pid] = program.pids()
         os.kill(pid, signal.SIGSTOP)
         call = asyncio.ensure_future(program.search())
         await eventually(lambda: cli.messages == ["asking the model"])
-        clock.skip(cli.limits.idle)
+        clock.skip(cli.limits.idle_timeout)
 
         assert (await call)["success"]
         await eventually(lambda: pid not in program.pids())
@@ -419,7 +419,7 @@ async def test_long_runs_do_not_let_processes_pile_up(
     cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    cli.limits = Limits(sessions_per_process=2)
+    cli.limits = Limits(acp_max_sessions=2)
     api.held = "A LONG ONE"
     async with warm_program(cli) as program:
         await program.warm()
@@ -520,15 +520,15 @@ async def test_web_search_stays_warm_for_the_gateway(
 ) -> None:
     caplog.set_level("INFO")
     cli.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
-    config = cli.config
-    workspace = Workspace(config.config_dir)
-    providers = Providers(config, workspace, cli.environ)
-    providers.places = SeatsFirst(config.concurrency, config.queue)
-    engines = WebSearch(config, providers, cli.environ, warm=True)
+    settings = cli.settings
+    workspace = Workspace(settings.config_dir)
+    providers = ProviderRegistry(settings, workspace, cli.environ)
+    providers.limiter = SharedSlotsFirst(settings.concurrency, settings.queue)
+    engines = WebSearch(settings, providers, cli.environ, warm=True)
     messages: list[str] = []
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engines.stay_warm)
+            tasks.start_soon(engines.run_pool)
             await engines.search("blue sky", progress=lambda _: None)  # the first one asks for it
             await eventually(lambda: "A warm gemini is ready" in caplog.text)
             found = await engines.search("blue sky", progress=messages.append)

@@ -23,12 +23,12 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.json_values import as_object
+from gemini_cli_mcp.json_values import object_or_empty
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.registry import Providers
+from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.settings.engines_file import Target, default_engines
-from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.settings.engines_file import EngineTarget, default_engines
+from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import QUESTION, REAL_CLI, REDIRECT, ROOT, Result, Stub, found, report
 from tests.support.fake_api import POLL, fake_api
@@ -123,14 +123,14 @@ class Searcher:
         self.stub.environ["GEMINI_MCP_WEB_SEARCH"] = str(self._path)
 
     @property
-    def config(self) -> Config:
-        return self.stub.config
+    def settings(self) -> Settings:
+        return self.stub.settings
 
     async def search(self, *asked: object) -> Result:
-        config = self.config
-        workspace = Workspace(config.config_dir)
-        providers = Providers(config, workspace, self.stub.environ)
-        search = WebSearch(config, providers, self.stub.environ, self._note_wait)
+        settings = self.settings
+        workspace = Workspace(settings.config_dir)
+        providers = ProviderRegistry(settings, workspace, self.stub.environ)
+        search = WebSearch(settings, providers, self.stub.environ, self._note_wait)
         try:
             return await search.search(*asked or (QUESTION,), progress=self.stub.messages.append)
         finally:
@@ -177,23 +177,23 @@ def test_comments_and_last_commas_are_taken(searcher: Searcher) -> None:
         }"""
     )
 
-    [only] = searcher.config.engines.engines
+    [only] = searcher.settings.engines.engines
     assert only.description == "see https://z.ai /* no */"
 
 
 @pytest.mark.parametrize(
     ("key", "target"),
     [
-        ("glm.glm-4.6", Target("glm", None, "glm-4.6")),
-        ("gemini-cli.flash", Target("gemini-cli", None, "flash")),
-        ("gemini-api.gemini-2.5-flash", Target("gemini-api", None, "gemini-2.5-flash")),
-        ("antigravity.auto", Target("antigravity", None, "auto")),
-        ("glm.work.glm-4.6", Target("glm", "work", "glm-4.6")),
-        ("gemini-api.work.custom.model", Target("gemini-api", "work", "custom.model")),
+        ("glm.glm-4.6", EngineTarget("glm", None, "glm-4.6")),
+        ("gemini-cli.flash", EngineTarget("gemini-cli", None, "flash")),
+        ("gemini-api.gemini-2.5-flash", EngineTarget("gemini-api", None, "gemini-2.5-flash")),
+        ("antigravity.auto", EngineTarget("antigravity", None, "auto")),
+        ("glm.work.glm-4.6", EngineTarget("glm", "work", "glm-4.6")),
+        ("gemini-api.work.custom.model", EngineTarget("gemini-api", "work", "custom.model")),
     ],
 )
-def test_a_provider_key_is_family_alias_and_model(key: str, target: Target) -> None:
-    assert Target.parse(key, {}) == target
+def test_a_provider_key_is_family_alias_and_model(key: str, target: EngineTarget) -> None:
+    assert EngineTarget.parse(key, {}) == target
 
 
 BROKEN: dict[str, tuple[str, str]] = {
@@ -278,7 +278,7 @@ def test_a_file_is_refused_that_has(searcher: Searcher, way: str) -> None:
     searcher.reads(text)
 
     with pytest.raises(ConfigError) as caught:
-        _ = searcher.config
+        _ = searcher.settings
 
     assert caught.value.message.startswith("GEMINI_MCP_WEB_SEARCH: ")
     assert place in caught.value.message
@@ -288,7 +288,7 @@ def test_a_missing_file_is_refused_with_its_name(searcher: Searcher) -> None:
     searcher.stub.environ["GEMINI_MCP_WEB_SEARCH"] = "/nowhere/engines.json"
 
     with pytest.raises(ConfigError, match=r"/nowhere/engines\.json"):
-        _ = searcher.config
+        _ = searcher.settings
 
 
 # The choice
@@ -637,7 +637,7 @@ async def test_a_failure_of_glm_is_named_and_passed_on(
     said = caught.value.message + caught.value.next_step
     assert "Engine 'glm': GLM" in said
     assert "secret-key-of-glm" not in said
-    error_told = as_object(as_object(answer).get("error"))
+    error_told = object_or_empty(object_or_empty(answer).get("error"))
     if error_told.get("code"):
         assert f"code {error_told['code']}: {error_told['message']}" in said
 
@@ -651,7 +651,7 @@ async def test_what_passes_is_tried_again(searcher: Searcher, fake: FakeGlm) -> 
 
 
 async def test_glm_that_does_not_answer_is_a_timeout(searcher: Searcher, fake: FakeGlm) -> None:
-    searcher.stub.limits = Limits(glm=0.2)
+    searcher.stub.limits = Limits(glm_timeout=0.2)
     with_glm(searcher, fake)
     fake.hangs = threading.Event()
 
@@ -703,7 +703,7 @@ def test_hits_in_a_terminal(searcher: Searcher) -> None:
 
 def test_an_engine_without_a_file_follows_the_providers() -> None:
     assert default_engines("api", "flash").engines[0].targets == (
-        Target("gemini-api", None, "flash"),
+        EngineTarget("gemini-api", None, "flash"),
     )
 
 
@@ -742,7 +742,7 @@ def test_unclosed_comments_take_no_time(searcher: Searcher) -> None:
     searcher.reads("/* " * 50_000 + '"' * 1001)
 
     with pytest.raises(ConfigError):
-        _ = searcher.config
+        _ = searcher.settings
 
 
 def test_a_run_that_does_not_search_has_no_hits(stub: Stub) -> None:
@@ -758,9 +758,9 @@ def test_the_example_of_the_documentation_is_taken(searcher: Searcher) -> None:
     page = (ROOT / "docs/web-search.md").read_text(encoding="utf-8")
     searcher.reads(page.partition("```jsonc\n")[2].partition("```")[0])
 
-    loaded = searcher.config.engines
+    loaded = searcher.settings.engines
 
     assert [engine.id for engine in loaded.engines] == ["google", "google-api", "glm"]
     assert loaded.default == "google"
     assert [target.alias for target in loaded.engines[1].targets] == ["work", "home"]
-    assert loaded.notes == ()
+    assert loaded.warnings == ()

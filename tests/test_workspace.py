@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemini_cli_mcp.errors import ConfigError
-from gemini_cli_mcp.workspace import LOCK, LOCK_CONTENT, Workspace
+from gemini_cli_mcp.workspace import LOCK_CONTENT, LOCK_FILE, Workspace
 from tests.support import Stub, command, wait_until
 
 HOLDER = """
@@ -18,7 +18,7 @@ import sys, time
 from pathlib import Path
 from gemini_cli_mcp.workspace import Workspace
 workspace = Workspace(Path(sys.argv[1]))
-with workspace.invalid_output("text") as path:
+with workspace.invalid_output_file("text") as path:
     print(path, flush=True)
     time.sleep(60)
 """
@@ -44,7 +44,7 @@ def test_folders_are_private_and_gone_at_the_end(tmp_path: Path) -> None:
 
 def test_two_files_at_once_get_two_timestamps(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    with workspace.invalid_output("one") as one, workspace.invalid_output("two") as two:
+    with workspace.invalid_output_file("one") as one, workspace.invalid_output_file("two") as two:
         assert one.name != two.name
         assert [path.read_text() for path in (one, two)] == ["one", "two"]
         assert list(one.parent.iterdir()) == [one]
@@ -54,7 +54,7 @@ def test_two_files_at_once_get_two_timestamps(tmp_path: Path) -> None:
 
 def test_the_file_is_deleted_whatever_happens(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
-    with pytest.raises(KeyError), workspace.invalid_output("text") as path:
+    with pytest.raises(KeyError), workspace.invalid_output_file("text") as path:
         raise KeyError
     assert not path.exists()
     workspace.close()
@@ -64,7 +64,7 @@ def test_a_failed_deletion_is_logged_as_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     workspace = Workspace(tmp_path)
-    with workspace.invalid_output("text") as path:
+    with workspace.invalid_output_file("text") as path:
         path.parent.rename(path.parent.with_name("elsewhere"))
         path.parent.write_text("not a folder any more")
 
@@ -81,13 +81,13 @@ def test_a_live_server_is_left_alone_and_a_dead_one_swept(tmp_path: Path) -> Non
     try:
         assert holder.stdout
         path = Path(holder.stdout.readline().strip())
-        assert Workspace(tmp_path).sweep() == 0
+        assert Workspace(tmp_path).remove_stale() == 0
         assert path.read_text() == "text"
     finally:
         os.kill(holder.pid, signal.SIGKILL)
         holder.communicate()
 
-    assert Workspace(tmp_path).sweep() == 1
+    assert Workspace(tmp_path).remove_stale() == 1
     assert list((tmp_path / "servers").iterdir()) == []
 
 
@@ -108,18 +108,18 @@ def foreign(servers: Path) -> None:
     """Folders that a user may have there, among them some that look nearly like ours."""
     (servers / "prod").mkdir(parents=True)
     (servers / "prod/inventory.yml").write_text("hosts: [a]")
-    (servers / "prod" / LOCK).write_bytes(LOCK_CONTENT)  # by its name it is not ours
+    (servers / "prod" / LOCK_FILE).write_bytes(LOCK_CONTENT)  # by its name it is not ours
     (servers / "documents").mkdir()
     (servers / ID).mkdir()
     (servers / ID / "thesis.txt").write_text("no lock here")
     (servers / ID.replace("0", "1")).mkdir()
-    (servers / ID.replace("0", "1") / LOCK).write_text("somebody else's lock")
+    (servers / ID.replace("0", "1") / LOCK_FILE).write_text("somebody else's lock")
     (servers / ID.replace("0", "2")).mkdir()
-    (servers / ID.replace("0", "2") / LOCK).symlink_to(servers / "prod" / LOCK)
+    (servers / ID.replace("0", "2") / LOCK_FILE).symlink_to(servers / "prod" / LOCK_FILE)
     (servers / ID.replace("0", "3")).symlink_to(servers / "prod")
     (servers / ID.replace("0", "4")).write_text("a file")
     (servers / ID.replace("0", "5")).mkdir()
-    (servers / ID.replace("0", "5") / LOCK).mkdir()
+    (servers / ID.replace("0", "5") / LOCK_FILE).mkdir()
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -183,15 +183,15 @@ def test_a_linked_folder_is_refused_by_name(tmp_path: Path) -> None:
 def test_an_existing_folder_keeps_its_mode_and_a_warning_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = tmp_path / "config"
-    config.mkdir(mode=0o755)
+    settings = tmp_path / "config"
+    settings.mkdir(mode=0o755)
 
-    workspace = Workspace(config)
+    workspace = Workspace(settings)
     workspace.root()
     workspace.close()
 
-    assert stat.S_IMODE(config.stat().st_mode) == 0o755
-    assert f"{config} can be read" in caplog.text
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o755
+    assert f"{settings} can be read" in caplog.text
 
 
 def test_a_folder_of_a_dead_server_is_swept_and_one_that_is_being_made_is_not(
@@ -200,9 +200,9 @@ def test_a_folder_of_a_dead_server_is_swept_and_one_that_is_being_made_is_not(
     dead, new = tmp_path / "servers" / ID, tmp_path / "servers" / ID.replace("0", "1")
     for folder, content in ((dead, LOCK_CONTENT), (new, b"")):
         folder.mkdir(parents=True)
-        (folder / LOCK).write_bytes(content)
+        (folder / LOCK_FILE).write_bytes(content)
 
-    assert Workspace(tmp_path).of_the_dead() == [dead]
-    Workspace(tmp_path).sweep()
+    assert Workspace(tmp_path).stale_folders() == [dead]
+    Workspace(tmp_path).remove_stale()
 
     assert [path.name for path in (tmp_path / "servers").iterdir()] == [new.name]

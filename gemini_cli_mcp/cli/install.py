@@ -14,19 +14,19 @@ from pathlib import Path
 from tempfile import mkstemp
 
 from gemini_cli_mcp.errors import CliNotFound, ConfigError, GeminiMcpError, InvalidInput
-from gemini_cli_mcp.json_values import Object, as_object
+from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.providers.gemini.binary import (
-    SHORT_PATH,
-    as_desktop_app,
+    DESKTOP_APP_PATH,
+    desktop_app_environ,
     find_gemini,
     find_node,
 )
 from gemini_cli_mcp.providers.gemini.home import user_folder
-from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.settings.env import Settings
 
-NAME = "gemini-cli-mcp"
-BACKUP = ".before-gemini-cli-mcp"
-PATHS = {
+SERVER_NAME = "gemini-cli-mcp"
+BACKUP_SUFFIX = ".before-gemini-cli-mcp"
+PATH_VARIABLES = {
     "GEMINI_MCP_CLI_PATH",
     "GEMINI_MCP_AGY_PATH",
     "GEMINI_MCP_CONFIG_DIR",
@@ -36,7 +36,7 @@ PATHS = {
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientConfig:
     """Where an MCP client keeps its servers, and in which words."""
 
     title: str
@@ -44,28 +44,32 @@ class Client:
     """By platform: a variable that names a folder, or a folder below the home; one for `any`."""
     file: str
     key: str = "mcpServers"
-    extra: Mapping[str, str] | None = None
+    extra_fields: Mapping[str, str] | None = None
     """What stands in an entry beside command, arguments and environment."""
-    afterwards: str = "Start it again, then ask it something that needs the web."
+    next_step: str = "Start it again, then ask it something that needs the web."
 
 
-_APPS = {
+_APP_CONFIG_FOLDERS = {
     "darwin": "Library/Application Support",
     "win32": "$APPDATA",
     "linux": "$XDG_CONFIG_HOME",
 }
-_DEFAULTS = {"$APPDATA": "AppData/Roaming", "$XDG_CONFIG_HOME": ".config"}
-CLIENTS: dict[str, Client] = {
-    "claude-desktop": Client("Claude Desktop", _APPS, "Claude/claude_desktop_config.json"),
-    "claude-code": Client(
+_DEFAULT_FOLDERS = {"$APPDATA": "AppData/Roaming", "$XDG_CONFIG_HOME": ".config"}
+CLIENTS: dict[str, ClientConfig] = {
+    "claude-desktop": ClientConfig(
+        "Claude Desktop", _APP_CONFIG_FOLDERS, "Claude/claude_desktop_config.json"
+    ),
+    "claude-code": ClientConfig(
         "Claude Code",
         {"any": "$CLAUDE_CONFIG_DIR"},
         ".claude.json",
-        extra={"type": "stdio"},
-        afterwards="New sessions have it.",
+        extra_fields={"type": "stdio"},
+        next_step="New sessions have it.",
     ),
-    "cursor": Client("Cursor", {"any": ""}, ".cursor/mcp.json"),
-    "vscode": Client("VS Code", _APPS, "Code/User/mcp.json", "servers", {"type": "stdio"}),
+    "cursor": ClientConfig("Cursor", {"any": ""}, ".cursor/mcp.json"),
+    "vscode": ClientConfig(
+        "VS Code", _APP_CONFIG_FOLDERS, "Code/User/mcp.json", "servers", {"type": "stdio"}
+    ),
 }
 
 
@@ -79,67 +83,71 @@ def install(
 ) -> int:
     """Write, print or remove the entry; the exit code."""
     try:
-        known = CLIENTS[client]
-        path = config_file(known, environ, sys.platform)
+        client_config = CLIENTS[client]
+        path = config_file(client_config, environ, sys.platform)
         if only_print:
-            shown = {known.key: {NAME: entry(known, environ, variables)}}
-            sys.stdout.write(json.dumps(shown, indent=2) + "\n")
+            entry = {
+                client_config.key: {SERVER_NAME: server_entry(client_config, environ, variables)}
+            }
+            sys.stdout.write(json.dumps(entry, indent=2) + "\n")
             return 0
         before = _read(path)
-        content = _parsed(path, before, known.key)
-        servers = as_object(content.get(known.key))
+        content = _parse(path, before, client_config.key)
+        servers = object_or_empty(content.get(client_config.key))
         if uninstall:
-            if servers.pop(NAME, None) is None:
-                _say(f"{NAME} does not stand in {path}; nothing was changed.")
+            if servers.pop(SERVER_NAME, None) is None:
+                _print(f"{SERVER_NAME} does not stand in {path}; nothing was changed.")
                 return 0
         else:
-            old = as_object(servers.get(NAME))
-            new = entry(known, environ, variables)
-            new["env"] = {**as_object(old.get("env")), **new["env"]}
-            servers[NAME] = {**old, **new}
-        _write(path, {**content, known.key: servers}, before)
+            old = object_or_empty(servers.get(SERVER_NAME))
+            new = server_entry(client_config, environ, variables)
+            new["env"] = {**object_or_empty(old.get("env")), **new["env"]}
+            servers[SERVER_NAME] = {**old, **new}
+        _write(path, {**content, client_config.key: servers}, before)
     except GeminiMcpError as error:
-        _say(f"[ERROR] {error.code}: {error.message}\n{error.next_step}")
+        _print(f"[ERROR] {error.code}: {error.message}\n{error.next_step}")
         return 1
     if uninstall:
-        _say(f"{NAME} was removed from {path}.")
+        _print(f"{SERVER_NAME} was removed from {path}.")
         return 0
-    _say(f"{NAME} was written to {path}. {known.title}: {known.afterwards}")
-    _warn(as_object(servers[NAME]["env"]), environ)
+    _print(f"{SERVER_NAME} was written to {path}. {client_config.title}: {client_config.next_step}")
+    _warn(object_or_empty(servers[SERVER_NAME]["env"]), environ)
     return 0
 
 
-def config_file(client: Client, environ: Mapping[str, str], platform: str) -> Path:
+def config_file(client: ClientConfig, environ: Mapping[str, str], platform: str) -> Path:
     """Where the client looks for its servers on this system."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
     folders = client.folders
-    place = folders.get("any", folders.get(platform, folders.get("linux", "")))
-    if place.startswith("$"):
-        place = environ.get(place[1:]) or _DEFAULTS.get(place, "")
-    return home / place / client.file
+    folder = folders.get("any", folders.get(platform, folders.get("linux", "")))
+    if folder.startswith("$"):
+        folder = environ.get(folder[1:]) or _DEFAULT_FOLDERS.get(folder, "")
+    return home / folder / client.file
 
 
-def entry(client: Client, environ: Mapping[str, str], variables: Sequence[str]) -> Object:
+def server_entry(
+    client: ClientConfig, environ: Mapping[str, str], variables: Sequence[str]
+) -> JsonObject:
     """How the client is to start us."""
-    program, *arguments = own_command()
+    program, *arguments = program_argv()
     return {
-        **(client.extra or {}),
+        **(client.extra_fields or {}),
         "command": program,
         "args": [*arguments, "serve"],
         "env": _environment(environ, variables),
     }
 
 
-def own_command() -> list[str]:
+def program_argv() -> list[str]:
     """How this program is started from anywhere."""
-    program = Path(sys.executable).with_name(NAME)
+    program = Path(sys.executable).with_name(SERVER_NAME)
     return [str(program)] if program.exists() else [sys.executable, "-m", "gemini_cli_mcp"]
 
 
 def _environment(environ: Mapping[str, str], variables: Sequence[str]) -> dict[str, str]:
-    chosen: dict[str, str] = {}
-    for given in variables:
-        name, assigned, value = given.partition("=")
+    values: dict[str, str] = {}
+    for assignment in variables:
+        name, assigned, value = assignment.partition("=")
         if not name.isidentifier():
             raise InvalidInput(f"--env {name}: that is no name of a variable.")
         value = value if assigned else environ.get(name, "")
@@ -148,28 +156,28 @@ def _environment(environ: Mapping[str, str], variables: Sequence[str]) -> dict[s
                 f"--env {name}: it is not set here.",
                 hint=f"Set {name} in this terminal first, or give it as --env {name}=VALUE.",
             )
-        chosen[name] = str(Path(value).expanduser().absolute()) if name in PATHS else value
+        values[name] = str(Path(value).expanduser().absolute()) if name in PATH_VARIABLES else value
     # A wrong value is told here, not by a silent client.
-    config = Config.from_env({"HOME": environ.get("HOME", ""), **chosen})
-    known = {**environ, **chosen}
+    settings = Settings.from_env({"HOME": environ.get("HOME", ""), **values})
+    combined = {**environ, **values}
     try:
-        found = find_gemini(known.get("GEMINI_MCP_CLI_PATH") or config.cli_path, known)
+        binary = find_gemini(combined.get("GEMINI_MCP_CLI_PATH") or settings.cli_path, combined)
     except CliNotFound:
-        return chosen
-    written = {"GEMINI_MCP_CLI_PATH": str(found.path), **chosen}
-    node = find_node(found, known)
-    if node and not find_node(found, as_desktop_app(known)):
-        written.setdefault("PATH", os.pathsep.join((str(Path(node).parent), SHORT_PATH)))
-    return written
+        return values
+    entry_env = {"GEMINI_MCP_CLI_PATH": str(binary.path), **values}
+    node = find_node(binary, combined)
+    if node and not find_node(binary, desktop_app_environ(combined)):
+        entry_env.setdefault("PATH", os.pathsep.join((str(Path(node).parent), DESKTOP_APP_PATH)))
+    return entry_env
 
 
-def _warn(written: Object, environ: Mapping[str, str]) -> None:
+def _warn(entry_env: JsonObject, environ: Mapping[str, str]) -> None:
     """Say what is still missing in the entry's environment: the client will not."""
-    if "GEMINI_MCP_CLI_PATH" not in written:
-        _say("No gemini was found: npm install -g @google/gemini-cli, then run this again.")
+    if "GEMINI_MCP_CLI_PATH" not in entry_env:
+        _print("No gemini was found: npm install -g @google/gemini-cli, then run this again.")
     key_file = user_folder(environ) / ".env"
-    if "GEMINI_API_KEY" not in written and not key_file.exists():
-        _say(
+    if "GEMINI_API_KEY" not in entry_env and not key_file.exists():
+        _print(
             "A desktop app does not see the variables of your shell: add --env GEMINI_API_KEY, "
             "or put the key into ~/.gemini/.env. `gemini-cli-mcp doctor` tells more."
         )
@@ -181,10 +189,10 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _untouched(path, f"cannot be read ({error.strerror})") from None
+        raise _left_unchanged(path, f"cannot be read ({error.strerror})") from None
 
 
-def _parsed(path: Path, read: bytes | None, key: str) -> Object:
+def _parse(path: Path, read: bytes | None, key: str) -> JsonObject:
     """The file's content, if it can be written again without a loss."""
     try:
         text = (read or b"").decode("utf-8-sig")
@@ -192,21 +200,21 @@ def _parsed(path: Path, read: bytes | None, key: str) -> Object:
         json.dumps(content, allow_nan=False)
     except (ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise _untouched(path, f"is not plain JSON{where}") from None
-    found = as_object(content)
-    if not isinstance(content, dict) or not isinstance(found.get(key) or {}, dict):
-        raise _untouched(path, "holds something else than a configuration")
-    return found
+        raise _left_unchanged(path, f"is not plain JSON{where}") from None
+    result = object_or_empty(content)
+    if not isinstance(content, dict) or not isinstance(result.get(key) or {}, dict):
+        raise _left_unchanged(path, "holds something else than a configuration")
+    return result
 
 
-def _untouched(path: Path, why: str) -> ConfigError:
+def _left_unchanged(path: Path, why: str) -> ConfigError:
     return ConfigError(
         f"{path} {why}; it was left as it is.",
         hint="Mend it, or put in by hand what the same command says with --print.",
     )
 
 
-def _write(path: Path, content: Object, before: bytes | None) -> None:
+def _write(path: Path, content: JsonObject, before: bytes | None) -> None:
     """Whole or not at all, for this user alone, and with a copy of what was there at first."""
     data = json.dumps(content, indent=2).encode() + b"\n"
     new: Path | None = None
@@ -214,8 +222,8 @@ def _write(path: Path, content: Object, before: bytes | None) -> None:
         target = path.resolve()  # a link to a file of dotfiles stays one
         target.parent.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(target.stat().st_mode) & 0o700 if before is not None else 0o600
-        backup = target.with_name(target.name + BACKUP)
-        if before is not None and NAME.encode() not in before and not backup.exists():
+        backup = target.with_name(target.name + BACKUP_SUFFIX)
+        if before is not None and SERVER_NAME.encode() not in before and not backup.exists():
             backup.touch(mode=0o600)
             backup.write_bytes(before)
         descriptor, name = mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -224,14 +232,14 @@ def _write(path: Path, content: Object, before: bytes | None) -> None:
             file.write(data)
         new.chmod(mode)
         if _read(path) != before:
-            raise _untouched(path, "was changed by somebody else just now")
+            raise _left_unchanged(path, "was changed by somebody else just now")
         new.replace(target)
     except OSError as error:
-        raise _untouched(path, f"cannot be written ({error.strerror})") from None
+        raise _left_unchanged(path, f"cannot be written ({error.strerror})") from None
     finally:
         if new:
             new.unlink(missing_ok=True)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(text + "\n")

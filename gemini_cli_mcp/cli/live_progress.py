@@ -14,20 +14,20 @@ from rich.text import Text
 from gemini_cli_mcp import logs
 from gemini_cli_mcp.redaction import redact_known
 from gemini_cli_mcp.research.deep_search import DeepSearch
-from gemini_cli_mcp.research.deep_search_round import SAID, Round
-from gemini_cli_mcp.sanitize import one_line
-from gemini_cli_mcp.settings.env import Config
-from gemini_cli_mcp.types import Progress
+from gemini_cli_mcp.research.deep_search_round import ISSUE_TEXT, Round
+from gemini_cli_mcp.sanitize import truncate_line
+from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import ProgressCallback
 
-STEPS = 5
+MAX_STEPS = 5
 """Steps of a round under way that are on the screen at once."""
-SITES = 10
+MAX_SITES = 10
 """Sites of a round's sources that are named."""
-LONGEST = 200
+MAX_TEXT_CHARS = 200
 """Characters of a query or message that are shown."""
 
 
-class Stderr(Console):
+class StderrConsole(Console):
     """For progress and last words; nobody may be reading them, and that is no failure."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Stderr(Console):
             super().print(*objects, **options)
 
 
-class Step:
+class SpinnerView:
     """One changing line: what is going on."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Step:
         self._started = time.monotonic()
         self._message = ""
 
-    def tell(self, message: str, console: Console) -> None:
+    def update(self, message: str, console: Console) -> None:
         self._message = message
 
     def finish(self, console: Console) -> None:
@@ -61,7 +61,7 @@ class Step:
         return self._spinner
 
 
-class Rounds:
+class RoundsView:
     """The rounds of a deep search: those that ended stay, the one under way changes."""
 
     def __init__(self, deep: DeepSearch) -> None:
@@ -69,64 +69,68 @@ class Rounds:
         self._spinner = Spinner("dots")
         self._shown = 0
 
-    def tell(self, message: str, console: Console) -> None:
+    def update(self, message: str, console: Console) -> None:
         """Print what ended since the last look; what is under way is drawn anyway."""
         for round_ in self._deep.rounds[self._shown :]:
-            if round_.ended is None:
+            if round_.ended_at is None:
                 break
-            console.print(self._ended(round_), soft_wrap=True)
+            console.print(self._finished_round(round_), soft_wrap=True)
             self._shown += 1
 
     def finish(self, console: Console) -> None:
-        self.tell("", console)
+        self.update("", console)
         console.print()
 
     def __rich__(self) -> RenderableType:
-        running = [round_ for round_ in self._deep.rounds if round_.ended is None]
+        running = [round_ for round_ in self._deep.rounds if round_.ended_at is None]
         if not running:
             return ""
         round_ = running[-1]
         self._spinner.update(text=Text(f"{self._name(round_)} ({round_.seconds:.0f} s)", "bold"))
-        steps = [Text(f"    {step}", "dim", no_wrap=True) for step in round_.doing[-STEPS:]]
+        steps = [Text(f"    {step}", "dim", no_wrap=True) for step in round_.steps[-MAX_STEPS:]]
         return Group(self._spinner, *steps)
 
     def _name(self, round_: Round) -> str:
         return f"round {round_.number}/{self._deep.max_rounds}"
 
-    def _ended(self, round_: Round) -> Text:
+    def _finished_round(self, round_: Round) -> Text:
         name, seconds = self._name(round_), f"{round_.seconds:.1f} s"
         if error := round_.error:
             return Text(
-                f"✗ {name} · {seconds} · {error.code}: {one_line(error.message, LONGEST)}", "red"
+                f"✗ {name} · {seconds} · {error.code}: "
+                f"{truncate_line(error.message, MAX_TEXT_CHARS)}",
+                "red",
             )
-        searches = counted(len(round_.queries), "search", "es")
-        sources = counted(len(round_.sources), "source", "s")
+        searches = pluralize(len(round_.queries), "search", "es")
+        sources = pluralize(len(round_.sources), "source", "s")
         text = Text(f"✓ {name} · {searches} · {sources} · {seconds}", "bold")
         if round_.verified:
             text.append(" · verified", "green")
-        elif round_.doubts:
-            said = "; ".join(SAID[doubt] for doubt in round_.doubts)
-            text.append(f" · says it is verified, but {said}", "yellow")
+        elif round_.issues:
+            reasons = "; ".join(ISSUE_TEXT[issue] for issue in round_.issues)
+            text.append(f" · says it is verified, but {reasons}", "yellow")
         if round_.unchanged:
             text.append(" · unchanged", "dim")
         for query in round_.queries:
-            text.append(f"\n    “{one_line(query, LONGEST)}”", "not bold dim")
+            text.append(f"\n    “{truncate_line(query, MAX_TEXT_CHARS)}”", "not bold dim")
         if sites := round_.sites:
-            more = f" and {len(sites) - SITES} more" if len(sites) > SITES else ""
-            text.append(f"\n    {', '.join(sites[:SITES])}{more}", "not bold cyan")
+            more = f" and {len(sites) - MAX_SITES} more" if len(sites) > MAX_SITES else ""
+            text.append(f"\n    {', '.join(sites[:MAX_SITES])}{more}", "not bold cyan")
         return text
 
 
 @contextmanager
-def live(config: Config, view: Step | Rounds) -> Generator[Progress]:
+def live_progress(
+    settings: Settings, view: SpinnerView | RoundsView
+) -> Generator[ProgressCallback]:
     """Show what is going on: a changing view in a terminal, else a line for each step."""
-    console = Stderr()
+    console = StderrConsole()
     if not sys.stderr or not sys.stderr.isatty():
         started = time.monotonic()
 
         def line(message: str) -> None:
             seconds = time.monotonic() - started
-            shown = redact_known(message, config.secrets)
+            shown = redact_known(message, settings.secrets)
             console.print(f"{shown} ({seconds:.0f} s)", soft_wrap=True)
 
         yield line
@@ -134,14 +138,14 @@ def live(config: Config, view: Step | Rounds) -> Generator[Progress]:
     try:
         with Live(view, console=console, refresh_per_second=10, transient=True):
             # Into the view's own stderr, and without what the view shows anyway.
-            level = "WARNING" if config.log_level == "INFO" else config.log_level
-            logs.configure(level, config.secrets)
-            yield lambda message: view.tell(redact_known(message, config.secrets), console)
+            level = "WARNING" if settings.log_level == "INFO" else settings.log_level
+            logs.configure(level, settings.secrets)
+            yield lambda message: view.update(redact_known(message, settings.secrets), console)
             view.finish(console)
     finally:
-        logs.configure(config.log_level, config.secrets)
+        logs.configure(settings.log_level, settings.secrets)
 
 
-def counted(count: int, noun: str, plural: str) -> str:
+def pluralize(count: int, noun: str, plural: str) -> str:
     """`1 search`, `2 searches`."""
     return f"{count} {noun}{'' if count == 1 else plural}"

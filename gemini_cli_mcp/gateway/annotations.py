@@ -3,29 +3,29 @@
 import re
 from collections.abc import Sequence
 
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.json_values import JsonObject
 
-_ENDS = r"""(?=[.,;:!?)\]}'"`*_~|]*(?:\Z|[\s<>]|[^\x00-\x7f]))"""
+_URL_END = r"""(?=[.,;:!?)\]}'"`*_~|]*(?:\Z|[\s<>]|[^\x00-\x7f]))"""
 """Behind an address: the end of a sentence or a link, and nothing that may belong to it."""
 
 
-LONGEST = 1 << 20
+MAX_TEXT_CHARS = 1 << 20
 """Characters of an answer that is looked through; no model writes as much."""
 
 
-def citations(text: str, hits: Sequence[Object]) -> list[Object]:
+def url_citations(text: str, hits: Sequence[JsonObject]) -> list[JsonObject]:
     """One for each place in the text, with its characters counted from its beginning."""
     titles = {str(hit["url"]): str(hit.get("title") or "") for hit in hits if hit.get("url")}
-    if not titles or len(text) > LONGEST:
+    if not titles or len(text) > MAX_TEXT_CHARS:
         return []
     longest_first = sorted(titles, key=len, reverse=True)
-    addresses = re.compile(f"(?<![/=])(?:{'|'.join(map(re.escape, longest_first))}){_ENDS}")
+    addresses = re.compile(f"(?<![/=])(?:{'|'.join(map(re.escape, longest_first))}){_URL_END}")
     return [
         {
-            "url": place[0],
-            "title": titles[place[0]],
-            "start_index": place.start(),
-            "end_index": place.end(),
+            "url": match[0],
+            "title": titles[match[0]],
+            "start_index": match.start(),
+            "end_index": match.end(),
         }
-        for place in addresses.finditer(text)
+        for match in addresses.finditer(text)
     ]

@@ -2,173 +2,211 @@
 
 from collections.abc import Callable, Sequence
 
-from gemini_cli_mcp.gateway.annotations import citations
-from gemini_cli_mcp.gateway.response_writer import Outlet
-from gemini_cli_mcp.gateway.search_runner import Searches
-from gemini_cli_mcp.gateway.sse import DONE, event
-from gemini_cli_mcp.gateway.tool_calls import Call
-from gemini_cli_mcp.gateway.tool_loop import Round, Rounds, choice_of
-from gemini_cli_mcp.gateway.upstream_client import Headers, Line
-from gemini_cli_mcp.json_values import Object, as_object
+from gemini_cli_mcp.gateway.annotations import url_citations
+from gemini_cli_mcp.gateway.response_writer import ResponseWriter
+from gemini_cli_mcp.gateway.search_runner import SearchRunner
+from gemini_cli_mcp.gateway.sse import DONE, format_event
+from gemini_cli_mcp.gateway.tool_calls import ToolCall
+from gemini_cli_mcp.gateway.tool_loop import ChatToolLoop, UpstreamTurn, first_choice
+from gemini_cli_mcp.gateway.upstream_client import Headers, UpstreamClient
+from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.settings.engines_file import Engines
 
-GAP = "\n\n"
+TEXT_SEPARATOR = "\n\n"
 """Between what a model says before a search and after it."""
 
-CHUNK = "chat.completion.chunk"
+CHUNK_OBJECT = "chat.completion.chunk"
 
-Keep = Callable[[list[str], list[Object]], None]
+KeepMessages = Callable[[list[str], list[JsonObject]], None]
 """Keeps what the client does not see of a turn, for the ids of its own calls."""
 
 
-class Chat:
+class ChatEndpoint:
     """One request of a client that gets our tool; it listens to the rounds."""
 
     def __init__(
-        self, line: Line, request: Object, engines: Engines, searches: Searches, keep: Keep
+        self,
+        upstream: UpstreamClient,
+        request: JsonObject,
+        engines: Engines,
+        runner: SearchRunner,
+        keep: KeepMessages,
     ) -> None:
         self._request = request
-        self._found = searches
+        self._runner = runner
         self._keep = keep
-        self._rounds = Rounds(line, request, engines, searches, self)
-        self._outlet: Outlet | None = None
+        self._loop = ChatToolLoop(upstream, request, engines, runner, self)
+        self._writer: ResponseWriter | None = None
         """The client's end of a stream."""
         self._headers: Headers = []
-        self._head: Object = {}
+        self._common_fields: JsonObject = {}
         """What all chunks of the answer have in common."""
-        self._beside: Object = {}
+        self._extra_fields: JsonObject = {}
         """What the upstream's last chunk said beside its delta."""
-        self._answer: Object = {}
+        self._last_chunk: JsonObject = {}
         """The last whole answer of the upstream."""
-        self._begun = False
+        self._role_sent = False
         self._texts: list[str] = []
         """Pieces of what the client has been told."""
-        self._gap = ""
+        self._separator = ""
 
-    async def answer(self, outlet: Outlet) -> None:
+    async def answer(self, writer: ResponseWriter) -> None:
         """Answer the client."""
         if self._request.get("stream"):
-            await outlet.stream(self._stream, lambda error: outlet.tell({"error": error}))
+            await writer.stream(
+                self._answer_streaming, lambda error: writer.send_event({"error": error})
+            )
         else:
-            await self._at_once(outlet)
+            await self._answer_complete(writer)
 
-    async def _at_once(self, outlet: Outlet) -> None:
+    async def _answer_complete(self, writer: ResponseWriter) -> None:
         last = await self._run()
         message = dict(last.message)
-        self._say_text(self._instead(last))
+        self._record_text(self._fallback_text(last))
         if self._texts:
             message["content"] = "".join(self._texts)
-        if last.ours:
+        if last.searches:
             message.pop("tool_calls", None)
-        if last.ours and last.theirs:
-            message["tool_calls"] = [call.as_message() for call in last.theirs]
-        if cited := self._annotations():
-            message["annotations"] = cited
-        choice = {**choice_of(self._answer), "message": message, "finish_reason": _reason(last)}
-        told = {**self._answer, **self._head, "object": "chat.completion", "choices": [choice]}
-        if self._rounds.usage:
-            told["usage"] = self._rounds.usage
-        await outlet.answer_json(200, self._headers, told)
+        if last.searches and last.client_calls:
+            message["tool_calls"] = [call.as_message() for call in last.client_calls]
+        if annotations := self._annotations():
+            message["annotations"] = annotations
+        choice = {
+            **first_choice(self._last_chunk),
+            "message": message,
+            "finish_reason": _finish_reason(last),
+        }
+        completion = {
+            **self._last_chunk,
+            **self._common_fields,
+            "object": "chat.completion",
+            "choices": [choice],
+        }
+        if self._loop.usage:
+            completion["usage"] = self._loop.usage
+        await writer.send_json(200, self._headers, completion)
 
-    async def _stream(self, outlet: Outlet) -> None:
-        self._outlet = outlet
+    async def _answer_streaming(self, writer: ResponseWriter) -> None:
+        self._writer = writer
         last = await self._run()
-        if instead := self._instead(last):
-            self._say_text(instead)
-            await self._say({"content": instead})
-        if cited := self._annotations():
-            await self._say({"annotations": cited})
-        await self._say({}, _reason(last), beside=self._beside, choice=choice_of(self._answer))
-        usage = self._rounds.usage
-        if usage and as_object(self._request.get("stream_options")).get("include_usage"):
-            told: Object = {"object": CHUNK, **self._head, "choices": [], "usage": usage}
-            await outlet.tell(told)
-        await outlet.end(event(DONE))
+        if fallback := self._fallback_text(last):
+            self._record_text(fallback)
+            await self._send_delta({"content": fallback})
+        if annotations := self._annotations():
+            await self._send_delta({"annotations": annotations})
+        await self._send_delta(
+            {},
+            _finish_reason(last),
+            extra_fields=self._extra_fields,
+            choice=first_choice(self._last_chunk),
+        )
+        usage = self._loop.usage
+        if usage and object_or_empty(self._request.get("stream_options")).get("include_usage"):
+            chunk: JsonObject = {
+                "object": CHUNK_OBJECT,
+                **self._common_fields,
+                "choices": [],
+                "usage": usage,
+            }
+            await writer.send_event(chunk)
+        await writer.end(format_event(DONE))
 
-    async def _run(self) -> Round:
-        last = await self._rounds.run()
-        if last.theirs and self._rounds.turns:
-            self._keep([call.id for call in last.theirs], self._turns(last))
+    async def _run(self) -> UpstreamTurn:
+        last = await self._loop.run()
+        if last.client_calls and self._loop.hidden_messages:
+            self._keep([call.id for call in last.client_calls], self._messages_to_keep(last))
         return last
 
-    def _turns(self, last: Round) -> list[Object]:
+    def _messages_to_keep(self, last: UpstreamTurn) -> list[JsonObject]:
         """What stands in the transcript for the message that the client sees."""
-        if last.ours:
-            return self._rounds.turns
+        if last.searches:
+            return self._loop.hidden_messages
         calls = [call.as_message() for call in last.calls]
-        return [*self._rounds.turns, {**last.message, "role": "assistant", "tool_calls": calls}]
+        return [
+            *self._loop.hidden_messages,
+            {**last.message, "role": "assistant", "tool_calls": calls},
+        ]
 
-    async def _say(
+    async def _send_delta(
         self,
-        delta: Object,
+        delta: JsonObject,
         reason: str | None = None,
         *,
-        beside: Object | None = None,
-        choice: Object | None = None,
+        extra_fields: JsonObject | None = None,
+        choice: JsonObject | None = None,
     ) -> None:
-        if self._outlet:
-            said = {**(choice or {}), "index": 0, "delta": delta, "finish_reason": reason}
-            told = {**(beside or {}), "object": CHUNK, **self._head, "choices": [said]}
-            await self._outlet.tell(told)
+        if self._writer:
+            choice_fields = {**(choice or {}), "index": 0, "delta": delta, "finish_reason": reason}
+            chunk = {
+                **(extra_fields or {}),
+                "object": CHUNK_OBJECT,
+                **self._common_fields,
+                "choices": [choice_fields],
+            }
+            await self._writer.send_event(chunk)
 
-    def _instead(self, last: Round) -> str:
+    def _fallback_text(self, last: UpstreamTurn) -> str:
         """Words for a model that has none: it was out of searches, and asked for another one."""
-        if last.message.get("content") or not last.ours or last.theirs:
+        if last.message.get("content") or not last.searches or last.client_calls:
             return ""
-        return self._gap + self._found.as_answer()
+        return self._separator + self._runner.fallback_answer()
 
-    def _annotations(self) -> list[Object]:
-        cited = citations("".join(self._texts), self._found.hits)
+    def _annotations(self) -> list[JsonObject]:
+        cited = url_citations("".join(self._texts), self._runner.hits)
         return [{"type": "url_citation", "url_citation": citation} for citation in cited]
 
-    def _say_text(self, text: str) -> None:
+    def _record_text(self, text: str) -> None:
         if text:
             self._texts.append(text)
 
     # What is heard
 
-    async def begins(self, headers: Headers) -> None:
+    async def turn_started(self, headers: Headers) -> None:
         self._headers = headers
-        self._gap = GAP if self._texts and not self._texts[-1].endswith("\n") else ""
-        if self._outlet:
-            await self._outlet.open(headers)
+        self._separator = (
+            TEXT_SEPARATOR if self._texts and not self._texts[-1].endswith("\n") else ""
+        )
+        if self._writer:
+            await self._writer.open_stream(headers)
 
-    async def hears(self, chunk: Object, delta: Object) -> None:
+    async def chunk_received(self, chunk: JsonObject, delta: JsonObject) -> None:
         """Pass a chunk of the upstream on with this delta, if that still says something."""
-        self._answer = chunk or self._answer
-        for name in _HEAD:
-            if chunk.get(name) and name not in self._head:
-                self._head[name] = chunk[name]
+        self._last_chunk = chunk or self._last_chunk
+        for name in _COMMON_FIELDS:
+            if chunk.get(name) and name not in self._common_fields:
+                self._common_fields[name] = chunk[name]
         text = delta.get("content")
         if text and isinstance(text, str):
-            delta = {**delta, "content": f"{self._gap}{text}"}
-            self._say_text(delta["content"])
-            self._gap = ""
-        said = {name: value for name, value in delta.items() if name != "role"}
-        rest = {name: value for name, value in chunk.items() if name not in _TAKEN}
-        self._beside = rest if self._begun and chunk else {**self._beside, **rest}
-        if not self._begun:
-            if not chunk.get("id") and not said:  # Azure begins with a chunk that says nothing
+            delta = {**delta, "content": f"{self._separator}{text}"}
+            self._record_text(delta["content"])
+            self._separator = ""
+        visible = {name: value for name, value in delta.items() if name != "role"}
+        rest = {name: value for name, value in chunk.items() if name not in _REPLACED_FIELDS}
+        self._extra_fields = rest if self._role_sent and chunk else {**self._extra_fields, **rest}
+        if not self._role_sent:
+            if not chunk.get("id") and not visible:  # Azure begins with a chunk that says nothing
                 return
-            self._begun = True
-            said = {"role": "assistant", **said}  # openai-node insists on it
-        elif not any(value not in (None, "", []) for value in said.values()):
+            self._role_sent = True
+            visible = {"role": "assistant", **visible}  # openai-node insists on it
+        elif not any(value not in (None, "", []) for value in visible.values()):
             return
-        await self._say(said, beside=self._beside, choice=choice_of(chunk))
+        await self._send_delta(visible, extra_fields=self._extra_fields, choice=first_choice(chunk))
 
-    async def searches(self, calls: Sequence[Call]) -> None:
+    async def searches_started(self, calls: Sequence[ToolCall]) -> None:
         """The client is told nothing of them but signs of life."""
 
-    async def finds(self, calls: Sequence[Call], results: Sequence[Object]) -> None:
+    async def searches_finished(
+        self, calls: Sequence[ToolCall], results: Sequence[JsonObject]
+    ) -> None:
         """Nor of what they found."""
 
 
-_HEAD = ("id", "created", "model")
+_COMMON_FIELDS = ("id", "created", "model")
 """What is the same in all chunks of one answer."""
-_TAKEN = (*_HEAD, "choices", "usage")
+_REPLACED_FIELDS = (*_COMMON_FIELDS, "choices", "usage")
 
 
-def _reason(last: Round) -> str:
-    if last.ours:
-        return "tool_calls" if last.theirs else "stop"
+def _finish_reason(last: UpstreamTurn) -> str:
+    if last.searches:
+        return "tool_calls" if last.client_calls else "stop"
     return last.finish_reason or "stop"

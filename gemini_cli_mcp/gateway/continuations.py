@@ -11,108 +11,111 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gemini_cli_mcp.gateway.intent import latest_user_text
-from gemini_cli_mcp.gateway.responses.builder import OURS
-from gemini_cli_mcp.gateway.search_runner import bounded
-from gemini_cli_mcp.gateway.tool_calls import Call
-from gemini_cli_mcp.json_values import Object, as_list, as_object
+from gemini_cli_mcp.gateway.responses.builder import SEARCH_ID_PREFIX
+from gemini_cli_mcp.gateway.search_runner import tool_result_json
+from gemini_cli_mcp.gateway.tool_calls import ToolCall
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 
-MOST = 1000
-MOST_AROUND = 30
+MAX_ENTRIES = 1000
+MAX_ITEMS_AFTER_SEARCH = 30
 """Items behind a search in which the calls of its turn are looked for."""
 
-_Kept = TypeVar("_Kept")
+_Value = TypeVar("_Value")
 
 
-class Shelf(Generic[_Kept]):
+class TTLCache(Generic[_Value]):
     """The latest things, each for so many seconds."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._kept: OrderedDict[tuple[str, str], tuple[float, _Kept]] = OrderedDict()
+    def __init__(self, ttl: float) -> None:
+        self._ttl = ttl
+        self._entries: OrderedDict[tuple[str, str], tuple[float, _Value]] = OrderedDict()
 
-    def put(self, owner: str, name: str, thing: _Kept) -> None:
-        self._kept[owner, name] = time.monotonic() + self._seconds, thing
-        while len(self._kept) > MOST:
-            self._kept.popitem(last=False)
+    def put(self, owner: str, key: str, value: _Value) -> None:
+        self._entries[owner, key] = time.monotonic() + self._ttl, value
+        while len(self._entries) > MAX_ENTRIES:
+            self._entries.popitem(last=False)
 
-    def drop(self, owner: str, name: str) -> None:
-        self._kept.pop((owner, name), None)
+    def drop(self, owner: str, key: str) -> None:
+        self._entries.pop((owner, key), None)
 
-    def get(self, owner: str, name: str) -> _Kept | None:
-        until, thing = self._kept.get((owner, name), (0.0, None))
-        return thing if until > time.monotonic() else None
+    def get(self, owner: str, key: str) -> _Value | None:
+        expires_at, value = self._entries.get((owner, key), (0.0, None))
+        return value if expires_at > time.monotonic() else None
 
 
-class ParkedTurns:
+class ChatContinuations:
     """Of chats: whole turns, found again by the user's last words and the client's own calls."""
 
-    def __init__(self, seconds: float) -> None:
-        self._turns: Shelf[list[Object]] = Shelf(seconds)
+    def __init__(self, ttl: float) -> None:
+        self._turns: TTLCache[list[JsonObject]] = TTLCache(ttl)
 
     def keep(
-        self, owner: str, before: Sequence[object], ids: Sequence[str], turns: list[Object]
+        self, owner: str, before: Sequence[object], ids: Sequence[str], turns: list[JsonObject]
     ) -> None:
         """Until the client sends the results of these calls."""
-        place = _Place()
+        position = _ChatPosition()
         for message in before:
-            place.pass_by(message)
-        self._turns.put(owner, place.name(ids), turns)
+            position.advance(message)
+        self._turns.put(owner, position.turn_key(ids), turns)
 
-    def completed(self, owner: str, messages: list[object]) -> list[object]:
+    def restore(self, owner: str, messages: list[object]) -> list[object]:
         """The messages with our half of every such turn back in its place."""
-        done: list[object] = []
-        place = _Place()
+        restored: list[object] = []
+        position = _ChatPosition()
         for message in messages:
-            calls = as_list(as_object(message).get("tool_calls"))
-            ids = [str(as_object(call).get("id")) for call in calls]
-            turns = self._turns.get(owner, place.name(ids)) if ids else None
-            done += turns or [message]
-            place.pass_by(message)
-        return done
+            calls = list_or_empty(object_or_empty(message).get("tool_calls"))
+            ids = [str(object_or_empty(call).get("id")) for call in calls]
+            turns = self._turns.get(owner, position.turn_key(ids)) if ids else None
+            restored += turns or [message]
+            position.advance(message)
+        return restored
 
 
-class _Place:
+class _ChatPosition:
     """A place in a chat: what the user said last, and how many messages ago."""
 
     def __init__(self) -> None:
-        self._said = hashlib.sha256()
-        self._since = 0
+        self._last_user_text = hashlib.sha256()
+        self._messages_since = 0
 
-    def pass_by(self, message: object) -> None:
+    def advance(self, message: object) -> None:
         """Go behind the next message."""
-        self._since += 1
-        if as_object(message).get("role") == "user":
+        self._messages_since += 1
+        if object_or_empty(message).get("role") == "user":
             text = latest_user_text([message])
-            self._said, self._since = hashlib.sha256(text.encode("utf-8", "replace")), 0
+            self._last_user_text, self._messages_since = (
+                hashlib.sha256(text.encode("utf-8", "replace")),
+                0,
+            )
 
-    def name(self, ids: Sequence[str]) -> str:
+    def turn_key(self, ids: Sequence[str]) -> str:
         """The name of a turn that stands here and makes these calls."""
         # Ids alone are not enough: some upstreams count their calls from 0 in every answer.
-        parts = ["", str(self._since), *sorted(ids)]
-        name = self._said.copy()
-        name.update("\0".join(parts).encode("utf-8", "replace"))
-        return name.hexdigest()
+        parts = ["", str(self._messages_since), *sorted(ids)]
+        key = self._last_user_text.copy()
+        key.update("\0".join(parts).encode("utf-8", "replace"))
+        return key.hexdigest()
 
 
 @dataclass(frozen=True)
-class Ending:
+class UpstreamContinuation:
     """How a response of several rounds ended at the upstream."""
 
     response_id: str
     """Of the last round: there the upstream has all of it."""
-    outputs: list[Object]
+    pending_outputs: list[JsonObject]
     """Results of ours that the last round still waits for, beside those of the client."""
 
 
-class ParkedResponses:
+class ResponseContinuations:
     """Of responses: searches, and endings by the id of the response or of the conversation."""
 
-    def __init__(self, seconds: float) -> None:
-        self._searches: Shelf[tuple[Call, Object]] = Shelf(seconds)
-        self._endings: Shelf[Ending] = Shelf(seconds)
+    def __init__(self, ttl: float) -> None:
+        self._searches: TTLCache[tuple[ToolCall, JsonObject]] = TTLCache(ttl)
+        self._upstream_continuations: TTLCache[UpstreamContinuation] = TTLCache(ttl)
 
-    def keep(
-        self, owner: str, searched: dict[str, tuple[Call, Object]], ids: Sequence[str]
+    def keep_searches(
+        self, owner: str, searched: dict[str, tuple[ToolCall, JsonObject]], ids: Sequence[str]
     ) -> None:
         """Searches of a response that the client goes on with, by the results of these calls."""
         for item_id, search in searched.items():
@@ -120,63 +123,79 @@ class ParkedResponses:
             for call_id in ids:  # Codex sends no ids of searches back
                 self._searches.put(owner, f"{search[0].query}\0{call_id}", search)
 
-    def end(self, owner: str, name: str, ending: Ending) -> None:
-        self._endings.put(owner, name, ending)
+    def keep_upstream(self, owner: str, key: str, continuation: UpstreamContinuation) -> None:
+        self._upstream_continuations.put(owner, key, continuation)
 
-    def completed(self, owner: str, request: Object) -> tuple[Object, bool]:
+    def restore(self, owner: str, request: JsonObject) -> tuple[JsonObject, bool]:
         """The request with our searches as the calls that they were, or without them.
 
         And whether the upstream waits for results of ours, so that a chain of searches goes on.
         """
-        given = request.get("input")
-        items = as_list(given)
-        done: list[object] = []
-        for place, item in enumerate(items):
-            done += self._as_calls(owner, item, items[place : place + MOST_AROUND])
-        ending = self._ending(owner, request)
-        if ending is None:
-            return ({**request, "input": done} if done != items else request), False
-        asked = [{"role": "user", "content": given}] if isinstance(given, str) else done
-        changed = {**request, "input": [*ending.outputs, *asked]}
+        client_input = request.get("input")
+        items = list_or_empty(client_input)
+        restored: list[object] = []
+        for index, item in enumerate(items):
+            restored += self._restore_item(
+                owner, item, items[index : index + MAX_ITEMS_AFTER_SEARCH]
+            )
+        continuation = self._upstream_continuation(owner, request)
+        if continuation is None:
+            return ({**request, "input": restored} if restored != items else request), False
+        new_items = (
+            [{"role": "user", "content": client_input}]
+            if isinstance(client_input, str)
+            else restored
+        )
+        changed = {**request, "input": [*continuation.pending_outputs, *new_items]}
         if request.get("previous_response_id") is not None:
-            changed["previous_response_id"] = ending.response_id
-        return changed, bool(ending.outputs)
+            changed["previous_response_id"] = continuation.response_id
+        return changed, bool(continuation.pending_outputs)
 
-    def _ending(self, owner: str, request: Object) -> Ending | None:
+    def _upstream_continuation(
+        self, owner: str, request: JsonObject
+    ) -> UpstreamContinuation | None:
         if previous := request.get("previous_response_id"):
-            return self._endings.get(owner, str(previous))
-        conversation = conversation_of(request)
-        ending = self._endings.get(owner, conversation) if conversation else None
-        if ending and conversation:
-            self._endings.drop(owner, conversation)  # from now on it has them
-        return ending
+            return self._upstream_continuations.get(owner, str(previous))
+        conversation = conversation_key(request)
+        continuation = (
+            self._upstream_continuations.get(owner, conversation) if conversation else None
+        )
+        if continuation and conversation:
+            self._upstream_continuations.drop(owner, conversation)  # from now on it has them
+        return continuation
 
-    def _as_calls(self, owner: str, given: object, around: Sequence[object]) -> list[object]:
+    def _restore_item(
+        self, owner: str, original: object, following_items: Sequence[object]
+    ) -> list[object]:
         """An item as it is; a search of ours as a call and its result, or as nothing."""
-        item = as_object(given)
+        item = object_or_empty(original)
         item_id = str(item.get("id") or "")
-        if item.get("type") != "web_search_call" or (item_id and not item_id.startswith(OURS)):
-            return [given]
-        query = as_object(item.get("action")).get("query")
-        following = [str(as_object(other).get("call_id")) for other in around]
-        names = [item_id, *(f"{query}\0{call_id}" for call_id in following)]
-        found = (self._searches.get(owner, name) for name in names)
-        search = next((each for each in found if each), None)
-        return list(as_items(*search)) if search else []
+        if item.get("type") != "web_search_call" or (
+            item_id and not item_id.startswith(SEARCH_ID_PREFIX)
+        ):
+            return [original]
+        query = object_or_empty(item.get("action")).get("query")
+        call_ids = [str(object_or_empty(other).get("call_id")) for other in following_items]
+        keys = [item_id, *(f"{query}\0{call_id}" for call_id in call_ids)]
+        matches = (self._searches.get(owner, name) for name in keys)
+        search = next((each for each in matches if each), None)
+        return list(call_and_output_items(*search)) if search else []
 
 
-def conversation_of(request: Object) -> str | None:
+def conversation_key(request: JsonObject) -> str | None:
     """The name of the conversation that a request belongs to."""
-    given = request.get("conversation")
-    found = as_object(given).get("id") or (given if isinstance(given, str) else None)
-    return f"conversation {found}" if found else None
+    conversation = request.get("conversation")
+    conversation_id = object_or_empty(conversation).get("id") or (
+        conversation if isinstance(conversation, str) else None
+    )
+    return f"conversation {conversation_id}" if conversation_id else None
 
 
-def as_items(call: Call, result: Object) -> list[Object]:
+def call_and_output_items(call: ToolCall, result: JsonObject) -> list[JsonObject]:
     """A search of ours as the upstream knows it: a call, and what came of it."""
     function = {"type": "function_call", "name": call.name, "arguments": call.arguments}
-    return [{**function, "call_id": call.id}, as_output(call, result)]
+    return [{**function, "call_id": call.id}, output_item(call, result)]
 
 
-def as_output(call: Call, result: Object) -> Object:
-    return {"type": "function_call_output", "call_id": call.id, "output": bounded(result)}
+def output_item(call: ToolCall, result: JsonObject) -> JsonObject:
+    return {"type": "function_call_output", "call_id": call.id, "output": tool_result_json(result)}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemini_cli_mcp.json_values import Object, as_list, as_object
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 from gemini_cli_mcp.settings.upstreams import MatchMode
 
 
@@ -25,9 +25,9 @@ class Intent:
 class Rules:
     """The words of one language."""
 
-    alone: tuple[str, ...]
+    phrases: tuple[str, ...]
     """Each is a hit by itself."""
-    alone_google: tuple[str, ...]
+    google_phrases: tuple[str, ...]
     """Each is a hit by itself, and means Google."""
     verbs: tuple[str, ...]
     nouns: tuple[str, ...]
@@ -35,14 +35,14 @@ class Rules:
 
 
 CHINESE = Rules(
-    alone=("上网",),
-    alone_google=("谷歌搜索", "谷歌一下", "百度一下"),
+    phrases=("上网",),
+    google_phrases=("谷歌搜索", "谷歌一下", "百度一下"),
     verbs=("搜索", "查找", "搜"),
     nouns=("网络", "联网", "新闻", "信息", "报道"),
 )
 GOOGLE = "google"
 ENGLISH = Rules(
-    alone=(
+    phrases=(
         "/search",
         "web search",
         "websearch",
@@ -51,7 +51,7 @@ ENGLISH = Rules(
         "web-search",
         "internet-search",
     ),
-    alone_google=(),
+    google_phrases=(),
     verbs=("search", "find", "look up", "look for", GOOGLE),
     nouns=(
         "web",
@@ -78,10 +78,10 @@ _EXTENSION = re.compile(r".\.\w+\Z", re.ASCII)
 def _without_code(text: str) -> str:
     """The text without what is code: fences, backticks, calls(), paths, addresses."""
     text = _CALLED.sub(" ", _FENCED.sub(" ", text))
-    return _TOKEN.sub(lambda token: " " if _is_place(token[0]) else token[0], text)
+    return _TOKEN.sub(lambda token: " " if _is_url_or_path(token[0]) else token[0], text)
 
 
-def _is_place(token: str) -> bool:
+def _is_url_or_path(token: str) -> bool:
     """Whether a word is an address or a path."""
     word = token.lstrip("([{<\"'").rstrip(")]}>\"',;:!?.")
     if "://" in word or word.startswith("www.") or re.match(r"[A-Za-z]:\\", word):
@@ -94,45 +94,45 @@ def _is_place(token: str) -> bool:
     return bool(first and _EXTENSION.search(rest[0]))  # one/two.py
 
 
-def intent(text: str, mode: MatchMode = "substring") -> Intent:
+def detect_intent(text: str, mode: MatchMode = "substring") -> Intent:
     """What this text asks for."""
     text = (_without_code(text) if mode == "word" else text).lower()
-    chinese = _asked(text, CHINESE, "substring")
-    english = _asked(text, ENGLISH, mode)
-    verbs = [verb for verb in ENGLISH.verbs if _stands(verb, text, mode)]
+    chinese = _matches_rules(text, CHINESE, "substring")
+    english = _matches_rules(text, ENGLISH, mode)
+    verbs = [verb for verb in ENGLISH.verbs if _matches(verb, text, mode)]
     google = GOOGLE in verbs and (chinese or english or len(verbs) > 1)
-    preferred = any(phrase in text for phrase in CHINESE.alone_google)
+    preferred = any(phrase in text for phrase in CHINESE.google_phrases)
     return Intent(chinese or english or google, google or preferred)
 
 
 def latest_user_text(messages: Sequence[object]) -> str:
     """The text of the latest message of the user, and of nobody else."""
-    for message in reversed([as_object(message) for message in messages]):
+    for message in reversed([object_or_empty(message) for message in messages]):
         if message.get("role") == "user":
             return _text(message)
     return ""
 
 
-def _text(message: Object) -> str:
+def _text(message: JsonObject) -> str:
     content = message.get("content")
     if isinstance(content, str):
         return content
-    parts = [as_object(part) for part in as_list(content)]
+    parts = [object_or_empty(part) for part in list_or_empty(content)]
     return "\n".join(str(part["text"]) for part in parts if isinstance(part.get("text"), str))
 
 
-def _asked(text: str, rules: Rules, mode: MatchMode) -> bool:
-    def stand(words: tuple[str, ...]) -> bool:
-        return any(_stands(word, text, mode) for word in words)
+def _matches_rules(text: str, rules: Rules, mode: MatchMode) -> bool:
+    def any_matches(words: tuple[str, ...]) -> bool:
+        return any(_matches(word, text, mode) for word in words)
 
     return (
-        stand(rules.alone)
-        or stand(rules.alone_google)
-        or (stand(rules.verbs) and stand(rules.nouns))
+        any_matches(rules.phrases)
+        or any_matches(rules.google_phrases)
+        or (any_matches(rules.verbs) and any_matches(rules.nouns))
     )
 
 
-def _stands(rule: str, text: str, mode: MatchMode) -> bool:
+def _matches(rule: str, text: str, mode: MatchMode) -> bool:
     if mode == "substring":
         return rule in text
     # ASCII letters bound a word: in mixed text a Chinese one stands right beside it.

@@ -7,20 +7,25 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 from starlette.types import Message, Send
 
-from gemini_cli_mcp.gateway.sse import KEEP_ALIVE, event
-from gemini_cli_mcp.gateway.upstream_client import Broken, Headers, Refused, failed
-from gemini_cli_mcp.json_values import Object, as_object
+from gemini_cli_mcp.gateway.sse import KEEP_ALIVE, format_event
+from gemini_cli_mcp.gateway.upstream_client import (
+    Headers,
+    UpstreamRejected,
+    UpstreamUnavailable,
+    upstream_error,
+)
+from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.redaction import clean, redact_known
+from gemini_cli_mcp.redaction import redact_known, sanitize_json
 
-EVENTS = [
+EVENT_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
 
 
-class Outlet:
+class ResponseWriter:
     """One response as it is sent. A client sees it whole, or sees that it is not."""
 
     def __init__(self, send: Send, limits: Limits, secrets: Sequence[str] = ()) -> None:
@@ -28,7 +33,7 @@ class Outlet:
         self._limits = limits
         self._secrets = secrets
         """What no error may tell: upstreams repeat the keys that they refuse."""
-        self._last = 0.0
+        self._last_sent_at = 0.0
         self._ended = False
         self.started = False
 
@@ -36,46 +41,52 @@ class Outlet:
         """Send the head, unless it is sent."""
         if not self.started:
             self.started = True
-            await self._pass({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send_message(
+                {"type": "http.response.start", "status": status, "headers": headers}
+            )
 
     async def write(self, data: bytes) -> None:
         if not self._ended:  # a sign of life may come late
-            await self._pass({"type": "http.response.body", "body": data, "more_body": True})
+            await self._send_message(
+                {"type": "http.response.body", "body": data, "more_body": True}
+            )
 
     async def end(self, data: bytes = b"") -> None:
         """The last of it. Without this the client sees that something is missing."""
         self._ended = True
-        await self._pass({"type": "http.response.body", "body": data})
+        await self._send_message({"type": "http.response.body", "body": data})
 
-    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+    async def send(self, status: int, headers: Headers, body: bytes) -> None:
         """All at once."""
         await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
         await self.end(body)
 
-    async def answer_json(self, status: int, headers: Headers, answer: Object) -> None:
-        if answer.get("error"):
-            answer = as_object(clean(answer, self._secrets))
-        body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "replace")
-        await self.answer(status, [*headers, (b"content-type", b"application/json")], body)
+    async def send_json(self, status: int, headers: Headers, payload: JsonObject) -> None:
+        if payload.get("error"):
+            payload = object_or_empty(sanitize_json(payload, self._secrets))
+        body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
+        await self.send(status, [*headers, (b"content-type", b"application/json")], body)
 
     # Events
 
-    async def open(self, beside: Headers) -> None:
+    async def open_stream(self, headers: Headers) -> None:
         """Begin a stream of events, with a sign of life so that the head is on its way."""
         if not self.started:
-            names = [name for name, _ in EVENTS]
-            kept = [(name, value) for name, value in beside if name not in names]
-            await self.start(200, kept + EVENTS)
+            names = [name for name, _ in EVENT_STREAM_HEADERS]
+            kept = [(name, value) for name, value in headers if name not in names]
+            await self.start(200, kept + EVENT_STREAM_HEADERS)
             await self.write(KEEP_ALIVE)
 
-    async def tell(self, data: Object) -> None:
+    async def send_event(self, data: JsonObject) -> None:
         """Send one event; what has a type has its name."""
-        if data.get("error") or as_object(data.get("response")).get("error"):
-            data = as_object(clean(data, self._secrets))
-        await self.write(event(json.dumps(data, ensure_ascii=False), data.get("type")))
+        if data.get("error") or object_or_empty(data.get("response")).get("error"):
+            data = object_or_empty(sanitize_json(data, self._secrets))
+        await self.write(format_event(json.dumps(data, ensure_ascii=False), data.get("type")))
 
     async def stream(
-        self, work: Callable[["Outlet"], Awaitable[None]], fail: Callable[[Object], Awaitable[None]]
+        self,
+        write: Callable[["ResponseWriter"], Awaitable[None]],
+        send_failure: Callable[[JsonObject], Awaitable[None]],
     ) -> None:
         """Do work that streams, with signs of life; a failure behind the head is told so.
 
@@ -83,44 +94,44 @@ class Outlet:
         """
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._stay_alive)
+            tasks.start_soon(self._keep_alive)
             try:
-                await work(self)
+                await write(self)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
                 failure = error
             tasks.cancel_scope.cancel()
         if failure and not self.started:
             raise failure
         if failure:
-            await fail(self.said(failure))
+            await send_failure(self.error_object_for(failure))
             await self.end()
 
-    async def refuse(self, error: Refused) -> None:
+    async def send_rejection(self, error: UpstreamRejected) -> None:
         """Pass on what an upstream answered instead."""
         body = redact_known(error.body.decode("utf-8", "surrogateescape"), self._secrets)
         headers = [
             (name, redact_known(value.decode("latin-1"), self._secrets).encode("latin-1"))
             for name, value in error.headers
         ]
-        await self.answer(error.status, headers, body.encode("utf-8", "surrogateescape"))
+        await self.send(error.status, headers, body.encode("utf-8", "surrogateescape"))
 
-    def said(self, error: Exception) -> Object:
+    def error_object_for(self, error: Exception) -> JsonObject:
         """The error object for a failure; one that nobody foresaw tells no more than its type."""
-        if isinstance(error, Refused | Broken):
-            return as_object(clean(error.error, self._secrets))
-        return failed(f"It failed unexpectedly ({type(error).__name__}).")
+        if isinstance(error, UpstreamRejected | UpstreamUnavailable):
+            return object_or_empty(sanitize_json(error.error, self._secrets))
+        return upstream_error(f"It failed unexpectedly ({type(error).__name__}).")
 
-    async def _stay_alive(self) -> None:
+    async def _keep_alive(self) -> None:
         """Begin if nothing else did, and fill silences, until cancelled."""
-        await anyio.sleep(self._limits.upstream_refusal)
-        await self.open([])
+        await anyio.sleep(self._limits.stream_start_wait)
+        await self.open_stream([])
         while True:
-            left = self._last + self._limits.keep_alive - time.monotonic()
-            if left <= 0:
+            remaining = self._last_sent_at + self._limits.keep_alive_interval - time.monotonic()
+            if remaining <= 0:
                 await self.write(KEEP_ALIVE)
             else:
-                await anyio.sleep(left)
+                await anyio.sleep(remaining)
 
-    async def _pass(self, message: Message) -> None:
-        self._last = time.monotonic()
+    async def _send_message(self, message: Message) -> None:
+        self._last_sent_at = time.monotonic()
         await self._send(message)

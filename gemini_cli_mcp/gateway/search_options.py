@@ -4,52 +4,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from gemini_cli_mcp.gateway.tool_injection import is_hosted
-from gemini_cli_mcp.json_values import Object, as_list, as_object
-from gemini_cli_mcp.types import MAX_QUERY
+from gemini_cli_mcp.gateway.tool_injection import is_hosted_search_tool
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.types import MAX_QUERY_CHARS
 
-COUNTS = {"low": 5, "medium": 10, "high": 20}
+HITS_BY_CONTEXT_SIZE = {"low": 5, "medium": 10, "high": 20}
 """Hits by `search_context_size`."""
-MOST_DOMAINS = 20
+MAX_DOMAINS = 20
 
 
 @dataclass(frozen=True)
-class Wishes:
+class HostedSearchOptions:
     """Of one request."""
 
     domains: tuple[str, ...] = ()
     """Only pages of these, and of what lies below them."""
-    place: str = ""
+    location: str = ""
     count: int | None = None
 
     @classmethod
-    def of(cls, tools: Sequence[object]) -> "Wishes":
-        tool = as_object(next(filter(is_hosted, tools), None))
-        filters = as_object(tool.get("filters"))
-        where = as_object(tool.get("user_location"))
-        where = as_object(where.get("approximate")) or where  # as chats have it
-        parts = [where.get(name) for name in ("city", "region", "country")]
-        domains = [_domain(domain) for domain in as_list(filters.get("allowed_domains"))]
+    def from_tools(cls, tools: Sequence[object]) -> "HostedSearchOptions":
+        tool = object_or_empty(next(filter(is_hosted_search_tool, tools), None))
+        filters = object_or_empty(tool.get("filters"))
+        location = object_or_empty(tool.get("user_location"))
+        location = object_or_empty(location.get("approximate")) or location  # as chats have it
+        parts = [location.get(name) for name in ("city", "region", "country")]
+        domains = [_domain(domain) for domain in list_or_empty(filters.get("allowed_domains"))]
         return cls(
-            tuple(domain for domain in domains if domain)[:MOST_DOMAINS],
+            tuple(domain for domain in domains if domain)[:MAX_DOMAINS],
             ", ".join(part[:60] for part in parts if isinstance(part, str) and part),
-            COUNTS.get(str(tool.get("search_context_size"))),
+            HITS_BY_CONTEXT_SIZE.get(str(tool.get("search_context_size"))),
         )
 
-    def worded(self, query: str) -> str:
+    def apply_to_query(self, query: str) -> str:
         """The query with what an engine must be told in words."""
-        words = [query]
+        parts = [query]
         if self.domains:
-            words.append(" OR ".join(f"site:{domain}" for domain in self.domains))
-        if self.place:
-            words.append(f"(for somebody in {self.place})")
-        return " ".join(words) if len(query) < MAX_QUERY - 2000 else query
+            parts.append(" OR ".join(f"site:{domain}" for domain in self.domains))
+        if self.location:
+            parts.append(f"(for somebody in {self.location})")
+        return " ".join(parts) if len(query) < MAX_QUERY_CHARS - 2000 else query
 
-    def kept(self, hits: Sequence[Object]) -> list[Object]:
+    def filter_hits(self, hits: Sequence[JsonObject]) -> list[JsonObject]:
         """Those hits that are wanted: engines take the words for advice."""
         return [hit for hit in hits if not self.domains or self._allows(hit)]
 
-    def _allows(self, hit: Object) -> bool:
+    def _allows(self, hit: JsonObject) -> bool:
         # Google's addresses are redirects: the source tells where they lead.
         hosts = [_domain(hit.get("source")), _domain(hit.get("url"))]
         return any(

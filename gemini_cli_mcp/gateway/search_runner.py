@@ -4,94 +4,159 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import anyio
 
 from gemini_cli_mcp.errors import TimedOut, failure_result
-from gemini_cli_mcp.gateway.tool_calls import Call, search_arguments
-from gemini_cli_mcp.json_values import Object, as_list, as_object
+from gemini_cli_mcp.gateway.search_options import HostedSearchOptions
+from gemini_cli_mcp.gateway.tool_calls import ToolCall, search_arguments
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.redaction import sanitize_json
+from gemini_cli_mcp.research.web_search import WebSearch
+from gemini_cli_mcp.settings.engines_file import MAX_HITS, RECENCY_DAYS, Engines
 
-LARGEST = 24_000
+MAX_RESULT_CHARS = 24_000
 """Characters of one result that are fed back."""
-MOST_AT_ONCE = 8
+MAX_PARALLEL_SEARCHES = 8
 """Searches of one turn."""
-ENOUGH = "There may be no more searches. Answer with what you have."
-AGAIN = "This was searched already. Answer with what you have."
+NO_SEARCHES_LEFT = "There may be no more searches. Answer with what you have."
+ALREADY_SEARCHED = "This was searched already. Answer with what you have."
 
-Search = Callable[[Object], Awaitable[Object]]
+SearchFunction = Callable[[JsonObject], Awaitable[JsonObject]]
 """Makes one search of a model's arguments; returns the result, a failure too."""
 
 
 @dataclass
-class Searches:
+class SearchRunner:
     """What was searched and found so far, and whether there may be more."""
 
-    search: Search
-    max_rounds: int
-    seconds: float
+    search: SearchFunction
+    max_turns: int
+    timeout: float
     """For all rounds; whoever is not done by then answers with what there is."""
-    most: int | None = None
+    max_searches: int | None = None
     """Searches in all, if the client says so."""
-    hits: list[Object] = field(default_factory=list[Object])
-    made: int = 0
-    _rounds: int = 0
-    _asked: set[str] = field(default_factory=set[str])
-    _stuck: bool = False
+    hits: list[JsonObject] = field(default_factory=list[JsonObject])
+    search_count: int = 0
+    _turns: int = 0
+    _searched_keys: set[str] = field(default_factory=set[str])
+    _repeats_itself: bool = False
     _deadline: float = math.inf
     """Set by the first search: how long a model takes is not our business."""
 
     @property
-    def may_go_on(self) -> bool:
+    def has_budget(self) -> bool:
         """Whether the model may ask for another one."""
         in_time = time.monotonic() < self._deadline
-        room = self.most is None or self.made < self.most
-        return self._rounds < self.max_rounds and room and in_time and not self._stuck
+        has_searches_left = self.max_searches is None or self.search_count < self.max_searches
+        return (
+            self._turns < self.max_turns
+            and has_searches_left
+            and in_time
+            and not self._repeats_itself
+        )
 
-    async def results(self, calls: Sequence[Call]) -> list[Object]:
+    async def run(self, calls: Sequence[ToolCall]) -> list[JsonObject]:
         """What was found for each of a turn's calls."""
-        self._rounds += 1
-        self._deadline = min(self._deadline, time.monotonic() + self.seconds)
+        self._turns += 1
+        self._deadline = min(self._deadline, time.monotonic() + self.timeout)
         arguments = [search_arguments(call) for call in calls]
-        keys = [_key(call, given) for call, given in zip(calls, arguments, strict=True)]
-        self._stuck = set(keys) <= self._asked
-        found: dict[str, Object] = {key: {"error": AGAIN} for key in keys if key in self._asked}
-        fresh = [key for key in dict.fromkeys(keys) if key not in found]
-        room = MOST_AT_ONCE if self.most is None else min(self.most - self.made, MOST_AT_ONCE)
-        found |= {key: {"error": ENOUGH} for key in fresh[max(room, 0) :]}
+        keys = [
+            _search_key(call, call_arguments)
+            for call, call_arguments in zip(calls, arguments, strict=True)
+        ]
+        self._repeats_itself = set(keys) <= self._searched_keys
+        results: dict[str, JsonObject] = {
+            key: {"error": ALREADY_SEARCHED} for key in keys if key in self._searched_keys
+        }
+        new_keys = [key for key in dict.fromkeys(keys) if key not in results]
+        room = (
+            MAX_PARALLEL_SEARCHES
+            if self.max_searches is None
+            else min(self.max_searches - self.search_count, MAX_PARALLEL_SEARCHES)
+        )
+        results |= {key: {"error": NO_SEARCHES_LEFT} for key in new_keys[max(room, 0) :]}
 
-        async def one(key: str, given: Object | None) -> None:
-            found[key] = await self._result(given)
+        async def run_one(key: str, given: JsonObject | None) -> None:
+            results[key] = await self._run_search(given)
 
         async with anyio.create_task_group() as tasks:
             for key, given in dict(zip(keys, arguments, strict=True)).items():
-                if key not in found:
-                    tasks.start_soon(one, key, given)
-        self._asked |= {key for key in keys if "error" not in found[key]}
-        return [found[key] for key in keys]
+                if key not in results:
+                    tasks.start_soon(run_one, key, given)
+        self._searched_keys |= {key for key in keys if "error" not in results[key]}
+        return [results[key] for key in keys]
 
-    def as_answer(self) -> str:
+    def fallback_answer(self) -> str:
         """Words for a model that has none, because it went on asking for searches."""
-        found = [f"- {hit.get('title')}: {hit.get('url')}" for hit in self.hits[:10]]
-        return "\n".join(["The model gave no answer before its searches were used up.", *found])
+        links = [f"- {hit.get('title')}: {hit.get('url')}" for hit in self.hits[:10]]
+        return "\n".join(["The model gave no answer before its searches were used up.", *links])
 
-    async def _result(self, arguments: Object | None) -> Object:
+    async def _run_search(self, arguments: JsonObject | None) -> JsonObject:
         if arguments is None:
             return {"error": "The arguments must be a JSON object with `query`."}
-        self.made += 1
+        self.search_count += 1
         result = failure_result(TimedOut("There is no time left for this search."))
         with anyio.move_on_after(self._deadline - time.monotonic()):
             result = await self.search(arguments)
-        if error := as_object(result.get("error")):
+        if error := object_or_empty(result.get("error")):
             return {"error": {name: error[name] for name in ("code", "message") if name in error}}
-        self.hits += [as_object(hit) for hit in as_list(result.get("hits"))]
+        self.hits += [object_or_empty(hit) for hit in list_or_empty(result.get("hits"))]
         return {name: result.get(name) for name in ("note", "summary", "hits", "engine")}
 
 
-def bounded(result: Object) -> str:
+def search_function(
+    web_search: WebSearch, engines: Engines, options: HostedSearchOptions, secrets: Sequence[str]
+) -> SearchFunction:
+    """Searches with these engines, by arguments that a model made up."""
+
+    async def search(arguments: JsonObject) -> JsonObject:
+        parsed = lenient_arguments(arguments)
+        if isinstance(parsed["query"], str):
+            parsed["query"] = options.apply_to_query(parsed["query"])
+        parsed.setdefault("count", options.count)
+        parsed.setdefault("engine", engines.default)
+        names = ", ".join(engine.id for engine in engines.engines)
+        if not engines.get(str(parsed["engine"])):
+            return _failure("INVALID_INPUT", f"`engine` must be one of: {names}.")
+        try:
+            result = await web_search.search(**parsed, progress=lambda _: None)
+        except Exception as error:  # noqa: BLE001 - the model is told, whatever it is
+            return object_or_empty(sanitize_json(failure_result(error), secrets))
+        result = object_or_empty(sanitize_json(result, secrets))
+        hits = options.filter_hits([object_or_empty(hit) for hit in list_or_empty(result["hits"])])
+        if not hits:
+            domains = ", ".join(options.domains)
+            return _failure("NO_RESULTS", f"Nothing was found on {domains}.")
+        return {**result, "hits": hits}
+
+    return search
+
+
+def lenient_arguments(arguments: JsonObject) -> JsonObject:
+    """What a model may have meant: smaller ones send numbers as text and words of their own."""
+    parsed: JsonObject = {"query": arguments.get("query")}
+    if engine := arguments.get("engine"):
+        parsed["engine"] = engine
+    if str(arguments.get("recency")) in RECENCY_DAYS:
+        parsed["recency"] = arguments["recency"]
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        parsed["count"] = min(max(int(float(arguments["count"])), 1), MAX_HITS)
+    return parsed
+
+
+def _failure(code: str, message: str) -> JsonObject:
+    return {"error": {"code": code, "message": message}}
+
+
+def tool_result_json(result: JsonObject) -> str:
     """A result as JSON of a size that models can take: first hits go, then the summary's end."""
-    hits, summary = as_list(result.get("hits")), str(result.get("summary") or "")
-    while len(text := json.dumps(result, ensure_ascii=False)) > LARGEST and (hits or summary):
+    hits, summary = list_or_empty(result.get("hits")), str(result.get("summary") or "")
+    while len(text := json.dumps(result, ensure_ascii=False)) > MAX_RESULT_CHARS and (
+        hits or summary
+    ):
         if hits:
             hits = hits[: len(hits) // 2]
         else:
@@ -100,5 +165,5 @@ def bounded(result: Object) -> str:
     return text
 
 
-def _key(call: Call, arguments: Object | None) -> str:
+def _search_key(call: ToolCall, arguments: JsonObject | None) -> str:
     return call.arguments if arguments is None else json.dumps(arguments, sort_keys=True)

@@ -4,35 +4,37 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 import anyio.lowlevel
 
-from gemini_cli_mcp.gateway.upstream_client import Broken
+from gemini_cli_mcp.gateway.upstream_client import UpstreamUnavailable
 from gemini_cli_mcp.limits import Limits
 
-LONGEST = 16 << 20
+MAX_EVENT_BYTES = 16 << 20
 """Bytes of one event; an upstream that sends more is not one."""
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = "[DONE]"
-PAUSE = 100
+EVENTS_PER_YIELD = 100
 """Events after which others get a turn: a fast upstream must not stop the whole gateway."""
 
 
-async def events(chunks: AsyncIterable[bytes], limits: Limits) -> AsyncIterator[str]:
+async def parse_events(chunks: AsyncIterable[bytes], limits: Limits) -> AsyncIterator[str]:
     """The `data` of each event. Comments, names and ids are nobody's business here."""
     count = 0
-    async for data in _events(_bounded(chunks, limits.upstream_bytes)):
+    async for data in _events(_bounded(chunks, limits.max_upstream_bytes)):
         count += 1
-        if count > limits.upstream_events:
-            raise Broken(f"The upstream sent more than {limits.upstream_events:,} events.")
-        if count % PAUSE == 0:
+        if count > limits.max_upstream_events:
+            raise UpstreamUnavailable(
+                f"The upstream sent more than {limits.max_upstream_events:,} events."
+            )
+        if count % EVENTS_PER_YIELD == 0:
             await anyio.lowlevel.checkpoint()
         yield data
 
 
-async def _bounded(chunks: AsyncIterable[bytes], most: int) -> AsyncIterator[bytes]:
+async def _bounded(chunks: AsyncIterable[bytes], max_bytes: int) -> AsyncIterator[bytes]:
     size = 0
     async for chunk in chunks:
         size += len(chunk)
-        if size > most:
-            raise Broken(f"The upstream sent more than {most >> 20} MiB.")
+        if size > max_bytes:
+            raise UpstreamUnavailable(f"The upstream sent more than {max_bytes >> 20} MiB.")
         yield chunk
 
 
@@ -42,8 +44,8 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
     size = 0
     async for chunk in chunks:
         size += len(chunk)
-        if size > LONGEST:
-            raise Broken("The upstream sent an event without end.")
+        if size > MAX_EVENT_BYTES:
+            raise UpstreamUnavailable("The upstream sent an event without end.")
         if b"\n" not in chunk:
             pieces.append(chunk)
             continue
@@ -64,7 +66,7 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
         yield "\n".join(data)
 
 
-def event(data: str, name: str | None = None) -> bytes:
+def format_event(data: str, name: str | None = None) -> bytes:
     """One event of our own."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {data}\n\n".encode("utf-8", "replace")

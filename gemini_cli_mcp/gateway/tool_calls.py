@@ -8,35 +8,40 @@ import json
 import re
 from secrets import token_hex
 
-from gemini_cli_mcp.gateway.upstream_client import Broken
-from gemini_cli_mcp.json_values import Object, as_list, as_object
+from gemini_cli_mcp.gateway.upstream_client import UpstreamUnavailable
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 
-NAME = "web_search"
+WEB_SEARCH_NAME = "web_search"
 """The function that is ours."""
 _STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
-LONGEST_NAME = 256
+MAX_NAME_CHARS = 256
 """Characters of a tool's name; the API takes 64."""
 
 
-class Call:
+class ToolCall:
     """One call, as far as it has come."""
 
     def __init__(
-        self, call_id: str = "", name: str = "", arguments: str = "", *, hides: bool = True
+        self,
+        call_id: str = "",
+        name: str = "",
+        arguments: str = "",
+        *,
+        search_injected: bool = True,
     ) -> None:
         """With `hides` the request had our tool: else a call of that name is the client's."""
         self.id = call_id
         self.name = name
         self.kind = "function"
         """Or `custom`, whose arguments are any text."""
-        self.extra: Object = {}
+        self.extra: JsonObject = {}
         """What else the upstream said of it, and may want to hear again."""
-        self.shown: int | None = None
+        self.client_index: int | None = None
         """Its number among those that the client has seen the beginning of."""
-        self.hides = hides
+        self.search_injected = search_injected
         self._pieces: list[str] = []
-        self._balance = _Balance()
-        self.add(arguments)
+        self._balance = _BracketCounter()
+        self.add_arguments(arguments)
 
     @property
     def arguments(self) -> str:
@@ -45,24 +50,24 @@ class Call:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
-    def add(self, piece: str) -> None:
+    def add_arguments(self, piece: str) -> None:
         """More of its arguments."""
         if piece:
             self._pieces.append(piece)
             self._balance.add(piece)
 
     @property
-    def seems_whole(self) -> bool:
+    def looks_complete(self) -> bool:
         """Whether all that was opened in its arguments is closed; quick, however long they are."""
-        return self._balance.is_even
+        return self._balance.is_balanced
 
     @property
     def has_arguments(self) -> bool:
         return bool(self._pieces)
 
     @property
-    def is_ours(self) -> bool:
-        return self.hides and self.name == NAME and self.kind == "function"
+    def is_web_search(self) -> bool:
+        return self.search_injected and self.name == WEB_SEARCH_NAME and self.kind == "function"
 
     @property
     def query(self) -> str:
@@ -70,7 +75,7 @@ class Call:
         return str((search_arguments(self) or {}).get("query") or "")
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether its arguments have come to an end."""
         try:
             json.loads(self.arguments or "{}")
@@ -78,16 +83,16 @@ class Call:
             return self.kind == "custom"
         return True
 
-    def as_message(self) -> Object:
+    def as_message(self) -> JsonObject:
         """As it stands in an assistant message."""
-        said = {"name": self.name, **self.piece(self.arguments)}
-        return {"id": self.id, "type": self.kind, self.kind: said, **self.extra}
+        function = {"name": self.name, **self.arguments_delta(self.arguments)}
+        return {"id": self.id, "type": self.kind, self.kind: function, **self.extra}
 
-    def piece(self, arguments: str) -> Object:
+    def arguments_delta(self, arguments: str) -> JsonObject:
         return {"input" if self.kind == "custom" else "arguments": arguments}
 
 
-class _Balance:
+class _BracketCounter:
     """Whether brackets and quotes of a JSON text that comes in pieces are closed."""
 
     def __init__(self) -> None:
@@ -96,7 +101,7 @@ class _Balance:
         self._rest = ""
 
     @property
-    def is_even(self) -> bool:
+    def is_balanced(self) -> bool:
         return self._depth == 0 and not self._in_string
 
     def add(self, piece: str) -> None:
@@ -111,118 +116,130 @@ class _Balance:
                 self._depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(sign, 0)
 
 
-class Calls:
+class ToolCallAssembler:
     """The calls of one turn."""
 
-    def __init__(self, most: int, *, hides: bool = True) -> None:
+    def __init__(self, max_calls: int, *, search_injected: bool = True) -> None:
         """With `hides`, those of our name are ours, and not the client's to see."""
-        self._most = most
-        self._hides = hides
-        self._calls: list[Call] = []
-        self._by_index: dict[int, Call] = {}
-        self._by_id: dict[str, Call] = {}
-        self._shown = 0
+        self._max_calls = max_calls
+        self._search_injected = search_injected
+        self._calls: list[ToolCall] = []
+        self._by_index: dict[int, ToolCall] = {}
+        self._by_id: dict[str, ToolCall] = {}
+        self._revealed_count = 0
 
-    def take(self, deltas: object) -> list[Object]:
+    def add_deltas(self, deltas: object) -> list[JsonObject]:
         """Take the `tool_calls` of a delta or a message; those deltas that the client may see."""
-        seen: list[Object] = []
-        for delta in map(as_object, as_list(deltas)):
-            call = self._of(delta)
-            arguments = self._add(call, delta)
-            if call.shown is not None:
+        visible: list[JsonObject] = []
+        for delta in map(object_or_empty, list_or_empty(deltas)):
+            call = self._call_for(delta)
+            arguments = self._add_delta(call, delta)
+            if call.client_index is not None:
                 extra = {name: delta[name] for name in call.extra if name in delta}
-                said = {call.kind: call.piece(arguments)}
-                seen.append({"index": call.shown, **said, **extra})
-            elif _is_theirs(call):
-                seen.append(self._show(call))
-        return seen
+                function = {call.kind: call.arguments_delta(arguments)}
+                visible.append({"index": call.client_index, **function, **extra})
+            elif _is_client_call(call):
+                visible.append(self._reveal(call))
+        return visible
 
-    def rest(self) -> list[Object]:
+    def flush(self) -> list[JsonObject]:
         """At the end of a turn: deltas of those calls that the client has seen nothing of."""
-        return [self._show(call) for call in self.all if not call.is_ours and call.shown is None]
+        return [
+            self._reveal(call)
+            for call in self.calls
+            if not call.is_web_search and call.client_index is None
+        ]
 
     @property
-    def all(self) -> list[Call]:
+    def calls(self) -> list[ToolCall]:
         """All of them, in order, each with an id of its own."""
-        known: set[str] = set()
+        seen_ids: set[str] = set()
         for call in self._calls:
-            if not call.id or call.id in known:
+            if not call.id or call.id in seen_ids:
                 call.id = f"call_{token_hex(12)}"
-            known.add(call.id)
+            seen_ids.add(call.id)
         return self._calls
 
-    def _show(self, call: Call) -> Object:
+    def _reveal(self, call: ToolCall) -> JsonObject:
         call.id = call.id or f"call_{token_hex(12)}"
-        call.shown, self._shown = self._shown, self._shown + 1
-        return {"index": call.shown, **call.as_message()}
+        call.client_index, self._revealed_count = self._revealed_count, self._revealed_count + 1
+        return {"index": call.client_index, **call.as_message()}
 
-    def _of(self, delta: Object) -> Call:
+    def _call_for(self, delta: JsonObject) -> ToolCall:
         """The call that a delta belongs to, which may be a new one."""
         index = delta.get("index")
-        known = self._by_index.get(index) if isinstance(index, int) else self._unnumbered(delta)
-        if known is None or _begins_another(delta, known):
-            if len(self._calls) == self._most:
-                raise Broken(f"The upstream made more than {self._most:,} tool calls.")
-            known = Call(hides=self._hides)
-            self._calls.append(known)
+        call = (
+            self._by_index.get(index) if isinstance(index, int) else self._call_without_index(delta)
+        )
+        if call is None or _starts_new_call(delta, call):
+            if len(self._calls) == self._max_calls:
+                raise UpstreamUnavailable(
+                    f"The upstream made more than {self._max_calls:,} tool calls."
+                )
+            call = ToolCall(search_injected=self._search_injected)
+            self._calls.append(call)
         if isinstance(index, int):
-            self._by_index[index] = known
-        return known
+            self._by_index[index] = call
+        return call
 
-    def _unnumbered(self, delta: Object) -> Call | None:
-        given = str(delta.get("id") or "")
-        if given in self._by_id:
-            return self._by_id[given]
-        return None if _named(delta) or not self._calls else self._calls[-1]
+    def _call_without_index(self, delta: JsonObject) -> ToolCall | None:
+        call_id = str(delta.get("id") or "")
+        if call_id in self._by_id:
+            return self._by_id[call_id]
+        return None if _has_name(delta) or not self._calls else self._calls[-1]
 
-    def _add(self, call: Call, delta: Object) -> str:
+    def _add_delta(self, call: ToolCall, delta: JsonObject) -> str:
         """Take a delta of this call; the piece of arguments that it brought."""
         if "custom" in delta:
             call.kind = "custom"
-        said = as_object(delta.get(call.kind))
+        function = object_or_empty(delta.get(call.kind))
         if not call.id and delta.get("id"):
             call.id = str(delta["id"])
             self._by_id.setdefault(call.id, call)
-        name = str(said.get("name") or "")
+        name = str(function.get("name") or "")
         if name != call.name and not (call.name and call.has_arguments):  # repeated, or in pieces
             call.name += name
-            if len(call.name) > LONGEST_NAME:
-                raise Broken("The upstream named a tool that has no end.")
+            if len(call.name) > MAX_NAME_CHARS:
+                raise UpstreamUnavailable("The upstream named a tool that has no end.")
         for key, value in delta.items():
             if key not in ("index", "id", "type", call.kind):
                 call.extra.setdefault(key, value)
-        arguments = said.get("input" if call.kind == "custom" else "arguments")
+        arguments = function.get("input" if call.kind == "custom" else "arguments")
         if arguments is None:
             return ""
         piece = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        call.add(piece)
+        call.add_arguments(piece)
         return piece
 
 
-def _named(delta: Object) -> bool:
-    return any(as_object(delta.get(kind)).get("name") for kind in ("function", "custom"))
+def _has_name(delta: JsonObject) -> bool:
+    return any(object_or_empty(delta.get(kind)).get("name") for kind in ("function", "custom"))
 
 
-def _begins_another(delta: Object, call: Call) -> bool:
+def _starts_new_call(delta: JsonObject, call: ToolCall) -> bool:
     """Whether an upstream gave the number of one call to the next."""
-    given = str(delta.get("id") or "")
-    renamed = _named(delta) and given and given != call.id
-    return bool(renamed and call.has_arguments and call.seems_whole)
+    call_id = str(delta.get("id") or "")
+    renamed = _has_name(delta) and call_id and call_id != call.id
+    return bool(renamed and call.has_arguments and call.looks_complete)
 
 
-def _is_theirs(call: Call) -> bool:
+def _is_client_call(call: ToolCall) -> bool:
     """Whether it is clear that a call is the client's, though its name may still grow."""
-    if not call.hides or call.kind == "custom" or not NAME.startswith(call.name):
+    if (
+        not call.search_injected
+        or call.kind == "custom"
+        or not WEB_SEARCH_NAME.startswith(call.name)
+    ):
         return True
-    return bool(call.name and call.has_arguments) and not call.is_ours
+    return bool(call.name and call.has_arguments) and not call.is_web_search
 
 
-def search_arguments(call: Call) -> Object | None:
+def search_arguments(call: ToolCall) -> JsonObject | None:
     """The arguments of a call to `web_search`; None if they are none."""
     try:
-        given: object = json.loads(call.arguments or "{}")
-        if isinstance(given, str):  # encoded twice
-            given = json.loads(given)
+        arguments: object = json.loads(call.arguments or "{}")
+        if isinstance(arguments, str):  # encoded twice
+            arguments = json.loads(arguments)
     except (ValueError, RecursionError):
         return None
-    return as_object(given) or None
+    return object_or_empty(arguments) or None

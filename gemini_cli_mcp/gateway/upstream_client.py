@@ -9,13 +9,13 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 import anyio
 import httpx2
 
-from gemini_cli_mcp.json_values import Object, as_object
+from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.settings.upstreams import Upstream
 
-TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
+HTTP_TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
 """Seconds without a byte; models that think, or are loaded first, take minutes."""
-DECODED = ("identity", "gzip", "deflate")
+DECODED_ENCODINGS = ("identity", "gzip", "deflate")
 """Codings of a body that are undone when it is read as a whole."""
 HOP_BY_HOP = {
     "connection",
@@ -28,7 +28,7 @@ HOP_BY_HOP = {
     "transfer-encoding",
     "upgrade",
 }
-_NOT_SENT = HOP_BY_HOP | {
+_DROPPED_REQUEST_HEADERS = HOP_BY_HOP | {
     "host",
     "content-length",
     "accept-encoding",
@@ -40,15 +40,15 @@ _NOT_SENT = HOP_BY_HOP | {
     "x-api-key",
     "x-goog-api-key",
 }
-_NOT_KEPT = HOP_BY_HOP | {"date", "server", "set-cookie"}
-_BODY = {"content-length", "content-encoding", "content-type"}
+_DROPPED_RESPONSE_HEADERS = HOP_BY_HOP | {"date", "server", "set-cookie"}
+_BODY_HEADERS = {"content-length", "content-encoding", "content-type"}
 
 
 Headers = list[tuple[bytes, bytes]]
 """As they are on the wire: names in small letters, each as often as it was sent."""
 
 
-class Refused(Exception):
+class UpstreamRejected(Exception):
     """The upstream answered something else than was asked for: the client's to see as it is."""
 
     def __init__(self, status: int, headers: Headers, body: bytes) -> None:
@@ -58,39 +58,41 @@ class Refused(Exception):
         self.body = body
 
     @property
-    def error(self) -> Object:
+    def error(self) -> JsonObject:
         """The error object inside, or one of our own."""
-        return self._inside or failed(f"The upstream answered with status {self.status}.")
+        return self._error_in_body or upstream_error(
+            f"The upstream answered with status {self.status}."
+        )
 
     @property
-    def told(self) -> str | None:
+    def error_message(self) -> str | None:
         """What the error inside says; None if there is none."""
-        return str(self._inside.get("message") or "") if self._inside else None
+        return str(self._error_in_body.get("message") or "") if self._error_in_body else None
 
     @property
-    def _inside(self) -> Object:
+    def _error_in_body(self) -> JsonObject:
         try:
-            return error_of(as_object(json.loads(self.body)).get("error"))
+            return error_object(object_or_empty(json.loads(self.body)).get("error"))
         except (ValueError, RecursionError):
             return {}
 
 
-class Broken(Exception):
+class UpstreamUnavailable(Exception):
     """The upstream cannot be reached, went away in the middle, or sent what is no answer."""
 
-    def __init__(self, message: str, error: Object | None = None) -> None:
+    def __init__(self, message: str, error: JsonObject | None = None) -> None:
         super().__init__(message)
-        self.error = error or failed(message)
+        self.error = error or upstream_error(message)
 
 
-def failed(message: str) -> Object:
+def upstream_error(message: str) -> JsonObject:
     """The error object for a failure of an upstream."""
     return {"message": message, "type": "api_error", "param": None, "code": "upstream_failed"}
 
 
-def error_of(told: object) -> Object:
+def error_object(error: object) -> JsonObject:
     """What an upstream calls its error, as an object; some send words alone."""
-    return failed(told) if isinstance(told, str) and told else as_object(told)
+    return upstream_error(error) if isinstance(error, str) and error else object_or_empty(error)
 
 
 class _NoCookies(DefaultCookiePolicy):
@@ -105,16 +107,16 @@ def create_http_client() -> httpx2.AsyncClient:
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
     direct = dict.fromkeys(["all://localhost", "all://127.0.0.1", "all://[::1]"])
     return httpx2.AsyncClient(
-        timeout=TIMEOUT, limits=limits, mounts=direct, cookies=CookieJar(_NoCookies())
+        timeout=HTTP_TIMEOUT, limits=limits, mounts=direct, cookies=CookieJar(_NoCookies())
     )
 
 
 @dataclass(frozen=True)
-class Line:
+class UpstreamClient:
     """One upstream, and what a client's request said beside its body."""
 
     upstream: Upstream
-    client: httpx2.AsyncClient
+    http: httpx2.AsyncClient
     headers: Headers
     limits: Limits
     query: str = ""
@@ -124,81 +126,101 @@ class Line:
         return next((value for known, value in self.headers if known == name), None)
 
     @asynccontextmanager
-    async def ask(self, path: str, body: Object) -> AsyncGenerator[httpx2.Response]:
+    async def post_json(self, path: str, body: JsonObject) -> AsyncGenerator[httpx2.Response]:
         """A request of ours; Refused if it is, Broken if it cannot be made or read."""
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         # Each round is another request.
         own = replace(self, headers=[h for h in self.headers if h[0] != b"idempotency-key"])
-        seconds = self.limits.upstream_round
+        seconds = self.limits.upstream_turn_timeout
         try:
             with anyio.fail_after(seconds):
-                async with own.relay("POST", path, content) as response:
+                async with own.stream_raw("POST", path, content) as response:
                     if response.status_code != 200:
-                        raise await self.refused(response)
+                        raise await self.read_rejection(response)
                     yield response
         except TimeoutError:
             message = f"The upstream {self.upstream.id!r} did not come to an end in {seconds:g} s."
-            raise Broken(message) from None
+            raise UpstreamUnavailable(message) from None
 
     @asynccontextmanager
-    async def relay(
-        self, method: str, path: str, content: bytes | None = None, *more: tuple[bytes, bytes]
+    async def stream_raw(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        *extra_headers: tuple[bytes, bytes],
     ) -> AsyncGenerator[httpx2.Response]:
         """A request as it is, with more headers, and whatever comes back."""
         if self.upstream.key_variable and not self.upstream.key:
-            raise Broken(
+            raise UpstreamUnavailable(
                 f"The upstream {self.upstream.id!r} has no key: set {self.upstream.key_variable} "
                 "in the gateway's environment and start it again."
             )
         url = f"{self.upstream.base_url}{path}" + (f"?{self.query}" if self.query else "")
-        headers = [*self._headers(), *more]
+        headers = [*self._headers(), *extra_headers]
         try:
-            async with self.client.stream(method, url, content=content, headers=headers) as answer:
+            async with self.http.stream(method, url, content=content, headers=headers) as answer:
                 yield answer
         except httpx2.TimeoutException:
-            raise Broken(f"The upstream {self.upstream.id!r} did not answer in time.") from None
+            raise UpstreamUnavailable(
+                f"The upstream {self.upstream.id!r} did not answer in time."
+            ) from None
         except httpx2.ConnectError:
-            raise Broken(f"The upstream {self.upstream.id!r} cannot be reached.") from None
+            raise UpstreamUnavailable(
+                f"The upstream {self.upstream.id!r} cannot be reached."
+            ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             name = type(error).__name__
-            raise Broken(f"The upstream {self.upstream.id!r} broke off ({name}).") from None
+            raise UpstreamUnavailable(
+                f"The upstream {self.upstream.id!r} broke off ({name})."
+            ) from None
 
     def _headers(self) -> Headers:
         hops = (self.header(b"connection") or b"").lower().split(b",")
-        left = {*_NOT_SENT, *(hop.strip().decode("latin-1") for hop in hops)}
-        sent = [(name, value) for name, value in self.headers if name.decode("latin-1") not in left]
-        given = self.header(b"authorization")
-        if self.upstream.pass_authorization and given:
-            sent.append((b"authorization", given))
+        dropped = {*_DROPPED_REQUEST_HEADERS, *(hop.strip().decode("latin-1") for hop in hops)}
+        sent = [
+            (name, value) for name, value in self.headers if name.decode("latin-1") not in dropped
+        ]
+        authorization = self.header(b"authorization")
+        if self.upstream.pass_authorization and authorization:
+            sent.append((b"authorization", authorization))
         elif self.upstream.key:
             sent.append((b"authorization", f"Bearer {self.upstream.key}".encode()))
         return sent
 
-    async def refused(self, response: httpx2.Response) -> Refused:
+    async def read_rejection(self, response: httpx2.Response) -> UpstreamRejected:
         """The whole of an answer, for the client."""
         kind = response.headers.get("content-type", "application/json")
-        headers = [*beside(response), (b"content-type", kind.encode("utf-8", "replace"))]
+        headers = [*metadata_headers(response), (b"content-type", kind.encode("utf-8", "replace"))]
         coding = response.headers.get("content-encoding", "identity").lower()
-        if coding not in DECODED:  # then it is as it came
+        if coding not in DECODED_ENCODINGS:  # then it is as it came
             headers.append((b"content-encoding", coding.encode("latin-1", "replace")))
-        return Refused(response.status_code, headers, await self.whole(response))
+        return UpstreamRejected(response.status_code, headers, await self.read_all(response))
 
-    async def whole(self, response: httpx2.Response) -> bytes:
+    async def read_all(self, response: httpx2.Response) -> bytes:
         """All of a response, which must have an end."""
-        taken = bytearray()
+        body = bytearray()
         async for chunk in response.aiter_bytes():
-            taken += chunk
-            if len(taken) > self.limits.upstream_bytes:
-                raise Broken("The upstream's answer is too large.")
-        return bytes(taken)
+            body += chunk
+            if len(body) > self.limits.max_upstream_bytes:
+                raise UpstreamUnavailable("The upstream's answer is too large.")
+        return bytes(body)
 
 
-def beside(response: httpx2.Response) -> Headers:
+def metadata_headers(response: httpx2.Response) -> Headers:
     """What an answer's headers say beside its body: request ids, rate limits."""
-    return [(name, value) for name, value in headers_of(response) if name.decode() not in _BODY]
+    return [
+        (name, value)
+        for name, value in forwardable_headers(response)
+        if name.decode() not in _BODY_HEADERS
+    ]
 
 
-def headers_of(response: httpx2.Response) -> Headers:
+def forwardable_headers(response: httpx2.Response) -> Headers:
     """The headers of an answer that are the client's."""
     raw = [(name.lower(), value) for name, value in response.headers.raw]
-    return [(name, value) for name, value in raw if name.decode("latin-1") not in _NOT_KEPT]
+    return [
+        (name, value)
+        for name, value in raw
+        if name.decode("latin-1") not in _DROPPED_RESPONSE_HEADERS
+    ]

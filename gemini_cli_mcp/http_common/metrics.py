@@ -5,17 +5,17 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from gemini_cli_mcp.json_values import Object, as_count, as_object
+from gemini_cli_mcp.json_values import JsonObject, int_or_zero, object_or_empty
 
-SECONDS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+DURATION_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
-TYPE = CONTENT_TYPE_LATEST
+CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics:
     """All numbers of one server."""
 
-    def __init__(self, now: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
+    def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
         """`now` are numbers that are looked up when they are asked for: by name, what and how."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -32,30 +32,30 @@ class Metrics:
             "gemini_mcp_call_seconds",
             "How long tool calls took",
             ["tool"],
-            buckets=SECONDS,
+            buckets=DURATION_BUCKETS,
             registry=self._registry,
         )
         self._tokens = Counter(
             "gemini_mcp_tokens", "Tokens of the models that answered", registry=self._registry
         )
-        for name, (what, look) in now.items():
-            gauge = Gauge(f"gemini_mcp_{name}", what, registry=self._registry)
-            gauge.set_function(look)
+        for name, (description, read_value) in gauges.items():
+            gauge = Gauge(f"gemini_mcp_{name}", description, registry=self._registry)
+            gauge.set_function(read_value)
 
-    def called(self, tool: str, result: Object | None, seconds: float) -> None:
+    def record_call(self, tool: str, result: JsonObject | None, seconds: float) -> None:
         """A call ended with this; None: its client left it."""
         self._seconds.labels(tool).observe(seconds)
         if result is None:
             self._calls.labels(tool, "cancelled").inc()
             return
         self._calls.labels(tool, "success" if result.get("success") else "error").inc()
-        if error := as_object(result.get("error")):
+        if error := object_or_empty(result.get("error")):
             self._errors.labels(str(error.get("code"))).inc()
 
-    def used(self, result: Object) -> None:
+    def record_usage(self, result: JsonObject) -> None:
         """A result that models have worked on."""
-        usage = as_object(as_object(result.get("metadata")).get("usage"))
-        self._tokens.inc(max(0, as_count(usage.get("total_tokens"))))
+        usage = object_or_empty(object_or_empty(result.get("metadata")).get("usage"))
+        self._tokens.inc(max(0, int_or_zero(usage.get("total_tokens"))))
 
-    def page(self) -> bytes:
+    def render(self) -> bytes:
         return generate_latest(self._registry)

@@ -16,33 +16,33 @@ from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
 
 
-def listen(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """Where clients come in; ConfigError if that cannot be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # TCP by name: else asyncio does not know that it is, and pieces of an answer wait for 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host.strip("[]"), port))
-        listening.listen(2048)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host.strip("[]"), port))
+        sock.listen(2048)
     except OSError as error:
-        listening.close()
+        sock.close()
         raise ConfigError(f"--host {host} --port {port}: {error.strerror or error}.") from None
-    return listening
+    return sock
 
 
-def address_of(listening: socket.socket) -> str:
-    name, port = listening.getsockname()[:2]
+def base_url(sock: socket.socket) -> str:
+    name, port = sock.getsockname()[:2]
     return f"http://{f'[{name}]' if ':' in name else name}:{port}"
 
 
-async def serve(
+async def run_server(
     app: ASGIApp,
-    listening: socket.socket,
+    sock: socket.socket,
     *,
     limits: Limits,
     grace: float,
-    end: Callable[[], None] = lambda: None,
+    on_shutdown: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP; then running requests have `grace` seconds.
 
@@ -50,8 +50,8 @@ async def serve(
     within `limits.shutdown_cut_off` seconds is cut off.
     """
 
-    class Protocol(_HeadTimeoutProtocol):
-        head_timeout = limits.request_head
+    class Protocol(_HeaderTimeoutProtocol):
+        head_timeout = limits.request_head_timeout
 
     config = uvicorn.Config(
         app,
@@ -59,17 +59,24 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=grace + limits.shutdown_cut_off,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=grace + limits.forced_shutdown_delay,  # type: ignore[arg-type]
     )
     server = _Server(config)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_end_on_signal, server, signals, grace, limits.shutdown_cut_off, end)
-            await server.serve([listening])
+            tasks.start_soon(
+                _shut_down_on_signal,
+                server,
+                signals,
+                grace,
+                limits.forced_shutdown_delay,
+                on_shutdown,
+            )
+            await server.serve([sock])
             tasks.cancel_scope.cancel()
 
 
-class NoBody(Exception):
+class BodyError(Exception):
     """Why the body of a request is not taken."""
 
     def __init__(self, status: int, message: str, code: str) -> None:
@@ -79,23 +86,23 @@ class NoBody(Exception):
         self.code = code
 
 
-async def body_of(receive: Receive, largest: int, seconds: float) -> bytes:
+async def read_body(receive: Receive, max_bytes: int, timeout: float) -> bytes:
     """The body of a request, which may have so many bytes and take so long."""
-    taken = bytearray()
+    body = bytearray()
     try:
-        with anyio.fail_after(seconds):
+        with anyio.fail_after(timeout):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise NoBody(400, "The client left.", "left")
-                taken += message.get("body", b"")
-                if len(taken) > largest:
-                    most = f"{largest >> 20} MiB"
-                    raise NoBody(413, f"The body must be at most {most}.", "body_too_large")
+                    raise BodyError(400, "The client left.", "left")
+                body += message.get("body", b"")
+                if len(body) > max_bytes:
+                    limit = f"{max_bytes >> 20} MiB"
+                    raise BodyError(413, f"The body must be at most {limit}.", "body_too_large")
                 if not message.get("more_body"):
-                    return bytes(taken)
+                    return bytes(body)
     except TimeoutError:
-        raise NoBody(408, "The body did not come in time.", "timeout") from None
+        raise BodyError(408, "The body did not come in time.", "timeout") from None
 
 
 class _Server(uvicorn.Server):
@@ -105,7 +112,7 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-class _HeadTimeoutProtocol(H11Protocol):
+class _HeaderTimeoutProtocol(H11Protocol):
     """Does not wait for ever for a client that begins to speak and does not come to an end."""
 
     head_timeout: float  # of the class: uvicorn makes the instances
@@ -119,32 +126,32 @@ class _HeadTimeoutProtocol(H11Protocol):
         self._wait_for_request()
 
     def _wait_for_request(self) -> None:
-        before: Any = self.cycle
+        previous_cycle: Any = self.cycle
 
-        def end_if_silent() -> None:
-            if self.cycle is before and not self.transport.is_closing():
+        def close_if_silent() -> None:
+            if self.cycle is previous_cycle and not self.transport.is_closing():
                 self.transport.close()
 
-        asyncio.get_running_loop().call_later(self.head_timeout, end_if_silent)
+        asyncio.get_running_loop().call_later(self.head_timeout, close_if_silent)
 
 
-async def _end_on_signal(
+async def _shut_down_on_signal(
     server: uvicorn.Server,
     signals: AsyncIterator[signal.Signals],
     grace: float,
-    cut_off: float,
-    end: Callable[[], None],
+    forced_delay: float,
+    on_shutdown: Callable[[], None],
 ) -> None:
     loop = asyncio.get_running_loop()
     async for _ in signals:
         if server.should_exit:
-            end()
-            loop.call_later(cut_off, _cut_off, server)
+            on_shutdown()
+            loop.call_later(forced_delay, _cancel_requests, server)
         else:
-            loop.call_later(grace, end)
+            loop.call_later(grace, on_shutdown)
         server.should_exit = True
 
 
-def _cut_off(server: uvicorn.Server) -> None:
+def _cancel_requests(server: uvicorn.Server) -> None:
     for task in server.server_state.tasks:
         task.cancel()

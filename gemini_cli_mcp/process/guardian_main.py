@@ -21,9 +21,9 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-POLL = 0.02
+POLL_INTERVAL = 0.02
 """Seconds between two looks at a tree that is being ended."""
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> None:
@@ -34,13 +34,13 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     guardian = Guardian(lifeline, status, grace)
     guardian.start(command)
-    guardian.watch()
+    guardian.wait_and_end()
     gone = guardian.is_orphan() or os.getppid() != server
     if scratch and (gone or not os.path.exists(os.path.join(scratch, "lock"))):
         import shutil
 
         shutil.rmtree(scratch, ignore_errors=True)
-    guardian.say("clean")
+    guardian.report("clean")
 
 
 class Guardian:
@@ -54,16 +54,16 @@ class Guardian:
         self._exited = False
         self._stopped = False
         self._orphan = False
-        self._asked: set[int] = set()
+        self._terminated: set[int] = set()
         self._wake, waker = os.pipe()
         for descriptor in (self._wake, waker):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(waker)
-        signal.signal(signal.SIGCHLD, self._woken)
-        for number in STOPPING:
-            signal.signal(number, self._woken)
+        signal.signal(signal.SIGCHLD, self._on_signal)
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._on_signal)
 
-    def say(self, line: str) -> None:
+    def report(self, line: str) -> None:
         try:
             os.write(self._status, line.encode() + b"\n")
         except OSError:
@@ -74,17 +74,17 @@ class Guardian:
         guardian = os.getpid()
         self._child = os.fork()
         if self._child == 0:
-            _become(command, guardian, failed)
+            _exec_command(command, guardian, failed)
         os.close(failed)
         # The pipes belong to the tree alone now, so their end means that it is gone.
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nothing, descriptor)
-        self.say(f"started {self._child}")
+        self.report(f"started {self._child}")
         if errno := os.read(failure, 16):
-            self.say(f"failed {errno.decode()}")
+            self.report(f"failed {errno.decode()}")
 
-    def watch(self) -> None:
+    def wait_and_end(self) -> None:
         """Wait for the command to end, or for a reason to end it; then see to all the rest."""
         ending: float | None = None
         while self._reap():
@@ -97,7 +97,7 @@ class Guardian:
             events.register(self._wake, select.POLLIN)
             if ending is None:
                 events.register(self._lifeline, select.POLLIN)
-            ready = dict(events.poll(None if ending is None else POLL * 1000))
+            ready = dict(events.poll(None if ending is None else POLL_INTERVAL * 1000))
             if self._wake in ready:
                 os.read(self._wake, 4096)
             if self._lifeline in ready:
@@ -115,8 +115,8 @@ class Guardian:
             self._orphan = not os.read(self._lifeline, 1)
         return self._orphan
 
-    def _woken(self, number: int, frame: object) -> None:
-        if number in STOPPING:
+    def _on_signal(self, number: int, frame: object) -> None:
+        if number in STOP_SIGNALS:
             self._stopped = True
 
     def _reap(self) -> bool:
@@ -130,27 +130,27 @@ class Guardian:
                 return True
             if pid == self._child:
                 self._exited = True
-                self.say(f"exited {status}")
+                self.report(f"exited {status}")
 
     def _end_tree(self, *, hard: bool) -> None:
         if not hard:
-            for pid in _descendants() - self._asked:
+            for pid in _descendants() - self._terminated:
                 _send(pid, signal.SIGTERM)
-                self._asked.add(pid)
+                self._terminated.add(pid)
             return
         stopped: set[int] = set()
-        while found := _descendants() - stopped:  # frozen first: they cannot fork away
-            for pid in found:
+        while new := _descendants() - stopped:  # frozen first: they cannot fork away
+            for pid in new:
                 _send(pid, signal.SIGSTOP)
-            stopped |= found
+            stopped |= new
         for pid in stopped:
             _send(pid, signal.SIGKILL)
 
 
-def _become(command: list[str], guardian: int, failed: int) -> None:
+def _exec_command(command: list[str], guardian: int, failed: int) -> None:
     """In the new process: be the command, or say why not."""
     try:
-        for number in (*STOPPING, signal.SIGCHLD, signal.SIGPIPE):
+        for number in (*STOP_SIGNALS, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         os.setsid()
@@ -175,13 +175,13 @@ def _descendants() -> set[int]:
             continue  # it is gone already
         if state not in (b"Z", b"X"):
             children.setdefault(int(parent), []).append(int(name))
-    found: set[int] = set()
+    descendants: set[int] = set()
     parents = [os.getpid()]
     while parents:
         below = children.get(parents.pop(), [])
-        found.update(below)
+        descendants.update(below)
         parents += below
-    return found
+    return descendants
 
 
 def _send(pid: int, number: signal.Signals) -> None:

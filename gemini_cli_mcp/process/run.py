@@ -12,12 +12,12 @@ from typing import Literal
 
 import anyio
 
-from gemini_cli_mcp.process.child import GRACE, MAX_STDOUT, Child, living
+from gemini_cli_mcp.process.child import MAX_STDOUT_BYTES, TERMINATE_GRACE, Child, spawned
 
-LAST_WORDS = 1.0
+EXIT_GRACE = 1.0
 """Seconds that one which has said all has to leave by itself: stderr may come last."""
 
-Ended = Literal["exited", "finished", "idle", "timeout", "flood"]
+EndReason = Literal["exited", "finished", "idle", "timeout", "output_limit"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Completed:
     `finished`: it had said all that was wanted of it.
     """
 
-    ended: Ended
+    ended: EndReason
     exit_code: int | None
     """Negative: killed by that signal."""
     stderr: str
@@ -41,12 +41,12 @@ async def run(
     env: Mapping[str, str],
     cwd: Path,
     on_line: Callable[[bytes], None],
-    idle: Callable[[], float],
+    idle_timeout: Callable[[], float],
     timeout: float,
     scratch: Path | None = None,
-    finished: Callable[[], bool] = lambda: False,
-    grace: float = GRACE,
-    max_stdout: int = MAX_STDOUT,
+    is_finished: Callable[[], bool] = lambda: False,
+    grace: float = TERMINATE_GRACE,
+    max_stdout_bytes: int = MAX_STDOUT_BYTES,
 ) -> Completed:
     """Run `argv`, hand each line of its stdout to `on_line`, and see it to its end.
 
@@ -54,33 +54,39 @@ async def run(
     in all, and when the caller is cancelled. Should this whole process be killed meanwhile, the
     folder `scratch` goes with it (Linux). Raises OSError if it cannot be started.
     """
-    child = Child(on_line, max_stdout)
-    async with living(child, argv, env, cwd, scratch, grace) as feed:
-        feed.write(stdin)
-        feed.close()  # after the last byte has gone
-        ended = await _follow(child, idle=idle, timeout=timeout, finished=finished)
+    child = Child(on_line, max_stdout_bytes)
+    async with spawned(child, argv, env, cwd, scratch, grace) as child_stdin:
+        child_stdin.write(stdin)
+        child_stdin.close()  # after the last byte has gone
+        ended = await _wait_for_end(
+            child, idle_timeout=idle_timeout, timeout=timeout, is_finished=is_finished
+        )
     return Completed(ended, child.exit_code, child.stderr.decode(errors="replace"))
 
 
-async def _follow(
-    child: Child, *, idle: Callable[[], float], timeout: float, finished: Callable[[], bool]
-) -> Ended:
+async def _wait_for_end(
+    child: Child,
+    *,
+    idle_timeout: Callable[[], float],
+    timeout: float,
+    is_finished: Callable[[], bool],
+) -> EndReason:
     """Wait for the end, or for a reason to end it."""
     deadline = time.monotonic() + timeout
     while not child.exited.is_set():
         now = time.monotonic()
-        silent_until = child.last_output + idle()
-        if finished():
-            with anyio.move_on_after(LAST_WORDS):
+        silent_until = child.last_output + idle_timeout()
+        if is_finished():
+            with anyio.move_on_after(EXIT_GRACE):
                 await child.exited.wait()
             return "finished"
-        if child.flooded:
-            return "flood"
+        if child.exceeded_output_limit:
+            return "output_limit"
         if now >= deadline:
             return "timeout"
         if now >= silent_until:
             return "idle"
-        child.wake.clear()
+        child.changed.clear()
         with anyio.move_on_after(min(deadline, silent_until) - now):
-            await child.wake.wait()
+            await child.changed.wait()
     return "exited"

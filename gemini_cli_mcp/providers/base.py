@@ -5,7 +5,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from gemini_cli_mcp.types import Evidence, Fetch, Progress, Search, Thinking, Usage
+from gemini_cli_mcp.types import (
+    Evidence,
+    ProgressCallback,
+    RecordedFetch,
+    RecordedSearch,
+    Thinking,
+    Usage,
+)
 
 
 @dataclass(frozen=True)
@@ -15,8 +22,8 @@ class Reply:
     text: str
     model: str | None
     evidence: Evidence
-    searches: tuple[Search, ...] = ()
-    fetches: tuple[Fetch, ...] = ()
+    searches: tuple[RecordedSearch, ...] = ()
+    fetches: tuple[RecordedFetch, ...] = ()
     usage: Usage | None = None
     thoughts: str | None = None
     record_only: bool = False
@@ -27,7 +34,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Grounding:
+class GroundingOptions:
     """How a dedicated search is to be made."""
 
     model: str
@@ -41,20 +48,22 @@ class Provider(Protocol):
     """Who answers. Failures come as `errors.GeminiMcpError`."""
 
     name: str
-    asked_model: str | None
+    configured_model: str | None
     """The model that main runs are told to use; None lets the provider choose."""
     evidence: Evidence
     """The best that its replies can have."""
     fetches: bool
     """Whether it can read pages, beside searching."""
-    thoughts: bool
+    supports_thoughts: bool
     """Whether it can tell its thoughts."""
 
-    async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
+    async def ask(self, prompt: str, progress: ProgressCallback, file: Path | None = None) -> Reply:
         """Answer with web search at hand; with `file`, with nothing but that file."""
         ...
 
-    async def ground(self, query: str, how: Grounding, progress: Progress) -> Reply:
+    async def grounded_search(
+        self, query: str, options: GroundingOptions, progress: ProgressCallback
+    ) -> Reply:
         """Make one dedicated search for the query.
 
         What it found stands in the `searches` of the reply; if there are none, it did not search.

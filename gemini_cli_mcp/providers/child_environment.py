@@ -6,9 +6,9 @@ A list of what is allowed, not of what is secret: nobody knows the names of all 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from gemini_cli_mcp.redaction import is_secret
+from gemini_cli_mcp.redaction import is_secret_name
 
-ALLOWED = (
+ALLOWED_PATTERNS = (
     # The system, the user and the shell
     *("PATH", "HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "TERM", "TMPDIR", "XDG_*"),
     *("LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR"),
@@ -27,23 +27,27 @@ ALLOWED = (
     # The CLI's own, and the stub's
     *("GEMINI_*", "GOOGLE_*", "STUB_*"),
 )
-OWN_SECRETS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
+CLI_SECRETS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
 """The CLI's; whatever else looks secret is not for it, though its name may fit the list."""
-NEVER = ("GEMINI_MCP_*",)
+DENIED_PATTERNS = ("GEMINI_MCP_*",)
 """Ours: the CLI reads none of them, and some are secret."""
 
 
-def allowed(environ: Mapping[str, str], added: Sequence[str] = ()) -> dict[str, str]:
+def allowed_variables(
+    environ: Mapping[str, str], extra_names: Sequence[str] = ()
+) -> dict[str, str]:
     """The part of the environment that a CLI may see; `added` are further names."""
     return {
         name: value
         for name, value in environ.items()
-        if not _matches(name, NEVER) and (_is_allowed(name) or name in added)
+        if not _matches(name, DENIED_PATTERNS) and (_is_allowed(name) or name in extra_names)
     }
 
 
 def _is_allowed(name: str) -> bool:
-    return _matches(name, ALLOWED) and (not is_secret(name) or name.upper() in OWN_SECRETS)
+    return _matches(name, ALLOWED_PATTERNS) and (
+        not is_secret_name(name) or name.upper() in CLI_SECRETS
+    )
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -22,86 +22,102 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.json_values import Object, as_count, as_object
-from gemini_cli_mcp.providers.base import Grounding, Reply
+from gemini_cli_mcp.json_values import JsonObject, int_or_zero, object_or_empty
+from gemini_cli_mcp.providers.base import GroundingOptions, Reply
 from gemini_cli_mcp.providers.grounding_metadata import (
-    Ends,
-    candidate_of,
-    ends_of,
-    fetches_of,
-    search_of,
-    sources_of,
-    texts_of,
+    CitationOffsets,
+    citation_offsets,
+    first_candidate,
+    part_texts,
+    recorded_fetches,
+    recorded_search,
+    web_sources,
 )
-from gemini_cli_mcp.providers.quota_breaker import Quotas, name_of
+from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.sanitize import markdown_link, scrub
-from gemini_cli_mcp.settings.env import Config
-from gemini_cli_mcp.types import Evidence, Progress, Thinking, Usage, amount_of
+from gemini_cli_mcp.sanitize import markdown_link, replace_unsafe_chars
+from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import Evidence, ProgressCallback, Thinking, Usage, thinking_setting
 
-LATEST = {
+MODEL_ALIASES = {
     "flash": "gemini-flash-latest",
     "flash-lite": "gemini-flash-lite-latest",
     "pro": "gemini-pro-latest",
     "auto": "gemini-flash-latest",
 }
 """The API's names for what the CLI calls by these."""
-LONGEST_WAIT = 300.0
+MAX_RATE_LIMIT_DELAY = 300.0
 """Seconds; whoever must wait longer has used up a quota."""
 
-SIGN_IN = "Set GEMINI_API_KEY in the server's environment, or Vertex AI's variables."
+SIGN_IN_HINT = "Set GEMINI_API_KEY in the server's environment, or Vertex AI's variables."
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
-class GeminiApi:
+class GeminiApiProvider:
     """The provider `api`."""
 
     name = "api"
     evidence: Evidence = "ledger"
     fetches = True
-    thoughts = True
+    supports_thoughts = True
 
-    def __init__(self, config: Config, environ: Mapping[str, str], quotas: Quotas) -> None:
-        self.asked_model: str | None = None  # an alias at most: the response tells the real one
-        self._model = _latest(config.model or "flash")
-        self._correction_model = _latest(config.correction_model or config.model or "flash")
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], breakers: QuotaBreakers
+    ) -> None:
+        self.configured_model: str | None = (
+            None  # an alias at most: the response tells the real one
+        )
+        self._model = _resolve_alias(settings.model or "flash")
+        self._correction_model = _resolve_alias(
+            settings.correction_model or settings.model or "flash"
+        )
         self._environ = environ
-        self._quotas = quotas
-        self._secrets = config.secrets
+        self._breakers = breakers
+        self._secrets = settings.secrets
 
-    async def ask(self, prompt: str, progress: Progress, file: Path | None = None) -> Reply:
+    async def ask(self, prompt: str, progress: ProgressCallback, file: Path | None = None) -> Reply:
         """Answer with Google Search and URL context at hand; a correction gets no tool."""
         progress("asking the model")
         if file:
-            return await self._generate(self._correction_model, prompts.inlined(prompt, file), {})
-        tools: list[Object] = [{"google_search": {}}, {"url_context": {}}]
-        system = prompts.path("system-prompt").read_text(encoding="utf-8")
-        config: Object = {"tools": tools, "system_instruction": system}
+            return await self._generate(
+                self._correction_model, prompts.inline_file(prompt, file), {}
+            )
+        tools: list[JsonObject] = [{"google_search": {}}, {"url_context": {}}]
+        system = prompts.template_path("system-prompt").read_text(encoding="utf-8")
+        config: JsonObject = {"tools": tools, "system_instruction": system}
         return await self._generate(self._model, prompt, config, links=True)
 
-    async def ground(self, query: str, how: Grounding, progress: Progress) -> Reply:
+    async def grounded_search(
+        self, query: str, options: GroundingOptions, progress: ProgressCallback
+    ) -> Reply:
         """One request whose only tool is Google Search."""
         progress("searching")
-        model = _latest(how.model)
-        thinking = {**_thinking(model, how.thinking), "include_thoughts": how.include_thoughts}
-        search: Object = {}
-        if how.since:
-            search["time_range_filter"] = {"start_time": how.since, "end_time": datetime.now(UTC)}
-        config: Object = {"tools": [{"google_search": search}], "thinking_config": thinking}
+        model = _resolve_alias(options.model)
+        thinking = {
+            **_thinking(model, options.thinking),
+            "include_thoughts": options.include_thoughts,
+        }
+        search: JsonObject = {}
+        if options.since:
+            search["time_range_filter"] = {
+                "start_time": options.since,
+                "end_time": datetime.now(UTC),
+            }
+        config: JsonObject = {"tools": [{"google_search": search}], "thinking_config": thinking}
         return await self._generate(model, query, config)
 
     async def _generate(
-        self, model: str, prompt: str, config: Object, *, links: bool = False
+        self, model: str, prompt: str, config: JsonObject, *, links: bool = False
     ) -> Reply:
         names = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT")
-        quota = name_of("api", *map(self._environ.get, names), model)
-        with self._quotas.asking(quota):
-            return await self._asked(model, prompt, config, links=links)
+        key = breaker_key("api", *map(self._environ.get, names), model)
+        with self._breakers.guard(key):
+            return await self._request(model, prompt, config, links=links)
 
-    async def _asked(self, model: str, prompt: str, config: Object, *, links: bool) -> Reply:
+    async def _request(self, model: str, prompt: str, config: JsonObject, *, links: bool) -> Reply:
         # In a thread: the import takes more than a second.
-        genai = await anyio.to_thread.run_sync(_library)
+        genai = await anyio.to_thread.run_sync(_import_genai)
         try:
             # A client for each request: one is bound to the loop it was used in.
             async with self._client(genai).aio as client:
@@ -111,7 +127,7 @@ class GeminiApi:
         except GeminiMcpError:
             raise
         except Exception as error:  # noqa: BLE001 - what comes out of the library is named here
-            raise _named(error, self._secrets) from None
+            raise _translate_error(error, self._secrets) from None
         return _reply(
             response.model_dump(exclude_none=True, mode="json", by_alias=True), model, links=links
         )
@@ -122,7 +138,7 @@ class GeminiApi:
         vertex_key = self._environ.get("GOOGLE_API_KEY")
         vertex = self._environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() in ("true", "1")
         if not (key or vertex_key or vertex):
-            raise NotSignedIn("The provider `api` has no key.", hint=SIGN_IN)
+            raise NotSignedIn("The provider `api` has no key.", hint=SIGN_IN_HINT)
         options = genai.types.HttpOptions(
             base_url=self._environ.get("GOOGLE_GEMINI_BASE_URL") or None,
             # Our own cycles own the retries.
@@ -140,7 +156,7 @@ class GeminiApi:
         )
 
 
-def _library() -> Any:
+def _import_genai() -> Any:
     try:
         from google import genai
     except ImportError:
@@ -151,54 +167,58 @@ def _library() -> Any:
     return genai
 
 
-def _latest(model: str) -> str:
-    return LATEST.get(model) or (LATEST["auto"] if model.startswith("auto") else model)
+def _resolve_alias(model: str) -> str:
+    return MODEL_ALIASES.get(model) or (
+        MODEL_ALIASES["auto"] if model.startswith("auto") else model
+    )
 
 
-def _thinking(model: str, thinking: Thinking) -> Object:
-    amount = amount_of(thinking, model)
-    return {"thinking_budget" if isinstance(amount, int) else "thinking_level": amount}
+def _thinking(model: str, thinking: Thinking) -> JsonObject:
+    setting = thinking_setting(thinking, model)
+    return {"thinking_budget" if isinstance(setting, int) else "thinking_level": setting}
 
 
-def _reply(response: Object, model: str, *, links: bool) -> Reply:
+def _reply(response: JsonObject, model: str, *, links: bool) -> Reply:
     """What the response says, and what its grounding metadata proves."""
-    candidate = candidate_of(response)
-    texts, thoughts = texts_of(candidate)
+    candidate = first_candidate(response)
+    texts, thoughts = part_texts(candidate)
     text = "".join(texts)
     if not text.strip():
-        blocked = as_object(response.get("promptFeedback")).get("blockReason")
+        blocked = object_or_empty(response.get("promptFeedback")).get("blockReason")
         reason = blocked or candidate.get("finishReason") or "no reason given"
         raise ExecutionFailed(f"The Gemini API gave an empty answer ({reason}).")
-    grounding = as_object(candidate.get("groundingMetadata"))
-    cited = _cited(text, ends_of(grounding, texts, sources_of(grounding)), links=links)
-    search = replace(search_of(candidate), text=cited)
+    grounding = object_or_empty(candidate.get("groundingMetadata"))
+    cited = _insert_citations(
+        text, citation_offsets(grounding, texts, web_sources(grounding)), links=links
+    )
+    search = replace(recorded_search(candidate), text=cited)
     searches = (search,) if search.sources or search.google_queries else ()
-    suggestions = as_object(grounding.get("searchEntryPoint")).get("renderedContent")
+    suggestions = object_or_empty(grounding.get("searchEntryPoint")).get("renderedContent")
     return Reply(
         cited,
         str(response.get("modelVersion") or model),
         "ledger",
         searches,
-        fetches_of(candidate),
+        recorded_fetches(candidate),
         _usage(response, len(search.google_queries) or len(searches)),
         thoughts or None,
         suggestions=str(suggestions) if suggestions else None,
     )
 
 
-def _cited(text: str, ends: Ends, *, links: bool) -> str:
+def _insert_citations(text: str, ends: CitationOffsets, *, links: bool) -> str:
     """The text with a mark or link behind each supported passage.
 
     With `links` the text is JSON: what is put into its strings is escaped, and what would break
     it is left out.
     """
     raw = text.encode()
-    parses = links and _parses(text)
+    is_json = links and _is_json(text)
     for end, cited in sorted(ends.items(), reverse=True):
-        place = end
-        while place < len(raw) and raw[place] & 0xC0 == 0x80:
-            place += 1  # not into the middle of a character
-        if not 0 < place <= len(raw):
+        offset = end
+        while offset < len(raw) and raw[offset] & 0xC0 == 0x80:
+            offset += 1  # not into the middle of a character
+        if not 0 < offset <= len(raw):
             continue
         if links:
             written = "".join(
@@ -207,13 +227,13 @@ def _cited(text: str, ends: Ends, *, links: bool) -> str:
             mark = json.dumps(written)[1:-1]
         else:
             mark = "".join(f"[{number}]" for number, _ in cited)
-        new = raw[:place] + mark.encode() + raw[place:]
-        if not parses or _parses(new.decode(errors="replace")):
+        new = raw[:offset] + mark.encode() + raw[offset:]
+        if not is_json or _is_json(new.decode(errors="replace")):
             raw = new
     return raw.decode(errors="replace")
 
 
-def _parses(text: str) -> bool:
+def _is_json(text: str) -> bool:
     start, end = text.find("{"), text.rfind("}")
     try:
         json.loads(text[start : end + 1])
@@ -222,49 +242,51 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _usage(response: Object, searches: int) -> Usage:
-    counts = as_object(response.get("usageMetadata"))
+def _usage(response: JsonObject, searches: int) -> Usage:
+    counts = object_or_empty(response.get("usageMetadata"))
 
     return Usage(
-        as_count(counts.get("promptTokenCount")),
-        as_count(counts.get("candidatesTokenCount")),
-        as_count(counts.get("cachedContentTokenCount")),
-        as_count(counts.get("totalTokenCount")),
+        int_or_zero(counts.get("promptTokenCount")),
+        int_or_zero(counts.get("candidatesTokenCount")),
+        int_or_zero(counts.get("cachedContentTokenCount")),
+        int_or_zero(counts.get("totalTokenCount")),
         searches,
     )
 
 
-def _named(error: Any, secrets: Sequence[str]) -> GeminiMcpError:
+def _translate_error(error: Any, secrets: Sequence[str]) -> GeminiMcpError:
     """A failure of the library or the API as one of ours, without any of the secrets."""
     from google.auth.exceptions import GoogleAuthError
     from google.genai.errors import APIError
     from httpx2 import HTTPError, TimeoutException
 
-    what = type(error).__name__
+    kind = type(error).__name__
     if isinstance(error, GoogleAuthError):
-        return NotSignedIn(f"Vertex AI is not signed in ({what}).", hint=SIGN_IN)
+        return NotSignedIn(f"Vertex AI is not signed in ({kind}).", hint=SIGN_IN_HINT)
     if isinstance(error, TimeoutException):
         return TimedOut("The Gemini API did not answer in time.")
     if isinstance(error, HTTPError):
-        return ExecutionFailed(f"The Gemini API cannot be reached ({what}).")
+        return ExecutionFailed(f"The Gemini API cannot be reached ({kind}).")
     if not isinstance(error, APIError):
-        return ExecutionFailed(f"The Gemini API gave an answer that cannot be read ({what}).")
+        return ExecutionFailed(f"The Gemini API gave an answer that cannot be read ({kind}).")
     code, status = int(error.code or 0), str(error.status or "")
-    said = scrub(redact(str(error.message or ""), secrets))[:300]
-    details = json.dumps(as_object(cast("object", error.details)))
+    message = replace_unsafe_chars(redact(str(error.message or ""), secrets))[:300]
+    details = json.dumps(object_or_empty(cast("object", error.details)))
     if code == 429 or status == "RESOURCE_EXHAUSTED":
         delay = max((float(found) for found in _SECONDS.findall(details)), default=None)
-        if "PerDay" in details or "limit: 0" in said or (delay or 0) > LONGEST_WAIT:
+        if "PerDay" in details or "limit: 0" in message or (delay or 0) > MAX_RATE_LIMIT_DELAY:
             return QuotaExhausted("The Gemini quota of the day is used up.", retry_after_s=delay)
         return RateLimited("The Gemini API takes no more requests for now.", retry_after_s=delay)
-    if code in (401, 403) or (code == 400 and ("API key" in said or "API_KEY_INVALID" in details)):
-        return NotSignedIn(f"The Gemini API refuses the key: {said}", hint=SIGN_IN)
+    if code in (401, 403) or (
+        code == 400 and ("API key" in message or "API_KEY_INVALID" in details)
+    ):
+        return NotSignedIn(f"The Gemini API refuses the key: {message}", hint=SIGN_IN_HINT)
     if code == 404:
         return ConfigError(
-            f"The Gemini API does not know the model: {said}",
+            f"The Gemini API does not know the model: {message}",
             hint="Name a model that your key may use in GEMINI_MODEL, GEMINI_MCP_GROUNDED_MODEL "
             "or `model`.",
         )
-    if code == 400 and re.search("thinking|budget", said, re.IGNORECASE):
-        return InvalidInput(f"`thinking`: this model does not take it, from no provider: {said}")
-    return ExecutionFailed(f"The Gemini API failed ({code} {status}): {said}")
+    if code == 400 and re.search("thinking|budget", message, re.IGNORECASE):
+        return InvalidInput(f"`thinking`: this model does not take it, from no provider: {message}")
+    return ExecutionFailed(f"The Gemini API failed ({code} {status}): {message}")

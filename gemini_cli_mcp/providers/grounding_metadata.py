@@ -6,50 +6,55 @@ The model cannot write any of this: it stands beside the text, not in it.
 import bisect
 from collections.abc import Iterator
 
-from gemini_cli_mcp.json_values import Object, as_list, as_object
-from gemini_cli_mcp.types import Fetch, Search, Source, Support
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.types import GroundingSupport, RecordedFetch, RecordedSearch, Source
 
-Ends = dict[int, list[tuple[int, Source]]]
+CitationOffsets = dict[int, list[tuple[int, Source]]]
 """Where in the bytes of the text something supported ends, and by which sources."""
 
 
-def candidate_of(response: Object) -> Object:
+def first_candidate(response: JsonObject) -> JsonObject:
     """The answer itself; there is never more than one."""
-    return as_object(next(iter(as_list(response.get("candidates"))), None))
+    return object_or_empty(next(iter(list_or_empty(response.get("candidates"))), None))
 
 
-def texts_of(candidate: Object) -> tuple[list[str], str]:
+def part_texts(candidate: JsonObject) -> tuple[list[str], str]:
     """What each part says, nothing for a thought, so that indices fit; and all thoughts."""
-    parts = [as_object(part) for part in as_list(as_object(candidate.get("content")).get("parts"))]
-    said = [str(part.get("text") or "") for part in parts]
-    thoughts = [text for text, part in zip(said, parts, strict=True) if part.get("thought")]
-    texts = ["" if part.get("thought") else text for text, part in zip(said, parts, strict=True)]
+    parts = [
+        object_or_empty(part)
+        for part in list_or_empty(object_or_empty(candidate.get("content")).get("parts"))
+    ]
+    all_texts = [str(part.get("text") or "") for part in parts]
+    thoughts = [text for text, part in zip(all_texts, parts, strict=True) if part.get("thought")]
+    texts = [
+        "" if part.get("thought") else text for text, part in zip(all_texts, parts, strict=True)
+    ]
     return texts, "".join(thoughts)
 
 
-def search_of(candidate: Object, query: str = "") -> Search:
+def recorded_search(candidate: JsonObject, query: str = "") -> RecordedSearch:
     """The search behind an answer; without sources it found nothing."""
-    grounding = as_object(candidate.get("groundingMetadata"))
-    texts, _ = texts_of(candidate)
-    sources = sources_of(grounding)
+    grounding = object_or_empty(candidate.get("groundingMetadata"))
+    texts, _ = part_texts(candidate)
+    sources = web_sources(grounding)
     marks = {
         end: "".join(f"[{number}]" for number, _ in cited)
-        for end, cited in ends_of(grounding, texts, sources).items()
+        for end, cited in citation_offsets(grounding, texts, sources).items()
     }
-    return Search(
+    return RecordedSearch(
         query,
         None,
         tuple(sources.values()),
-        inserted("".join(texts), marks) if sources else "",
-        tuple(str(asked) for asked in as_list(grounding.get("webSearchQueries"))),
+        insert_marks("".join(texts), marks) if sources else "",
+        tuple(str(asked) for asked in list_or_empty(grounding.get("webSearchQueries"))),
         tuple(_supports(grounding, sources)),
     )
 
 
-def sources_of(grounding: Object) -> dict[int, Source]:
+def web_sources(grounding: JsonObject) -> dict[int, Source]:
     """The pages of the web among the chunks, by their index."""
-    chunks = [as_object(chunk) for chunk in as_list(grounding.get("groundingChunks"))]
-    webs = {index: as_object(chunk.get("web")) for index, chunk in enumerate(chunks)}
+    chunks = [object_or_empty(chunk) for chunk in list_or_empty(grounding.get("groundingChunks"))]
+    webs = {index: object_or_empty(chunk.get("web")) for index, chunk in enumerate(chunks)}
     return {
         index: Source(str(web["uri"]), str(web.get("title") or web.get("domain") or ""))
         for index, web in webs.items()
@@ -57,27 +62,29 @@ def sources_of(grounding: Object) -> dict[int, Source]:
     }
 
 
-def ends_of(grounding: Object, texts: list[str], sources: dict[int, Source]) -> Ends:
+def citation_offsets(
+    grounding: JsonObject, texts: list[str], sources: dict[int, Source]
+) -> CitationOffsets:
     """Offsets are bytes within a part of the answer; sources are numbered from 1."""
     numbers = {index: number for number, index in enumerate(sources, 1)}
     sizes = [len(text.encode()) for text in texts]
-    ends: Ends = {}
-    for support in map(as_object, as_list(grounding.get("groundingSupports"))):
-        segment = as_object(support.get("segment"))
+    ends: CitationOffsets = {}
+    for support in map(object_or_empty, list_or_empty(grounding.get("groundingSupports"))):
+        segment = object_or_empty(support.get("segment"))
         end, part = segment.get("endIndex"), segment.get("partIndex") or 0
         if not isinstance(end, int) or not isinstance(part, int):
             continue
-        place = ends.setdefault(sum(sizes[:part]) + end, [])
+        citations = ends.setdefault(sum(sizes[:part]) + end, [])
         for index in _indices(support, sources):
             item = numbers[index], sources[index]
-            place += [item] if item not in place else []
+            citations += [item] if item not in citations else []
     return ends
 
 
-def inserted(text: str, marks: dict[int, str]) -> str:
+def insert_marks(text: str, marks: dict[int, str]) -> str:
     """The text with these marks at these places in its bytes, never inside a character."""
     raw = text.encode()
-    starts = [place for place, byte in enumerate(raw) if byte & 0xC0 != 0x80] + [len(raw)]
+    starts = [offset for offset, byte in enumerate(raw) if byte & 0xC0 != 0x80] + [len(raw)]
     for end in sorted(marks, reverse=True):
         place = starts[min(bisect.bisect_left(starts, end), len(starts) - 1)]
         if 0 < end <= len(raw):
@@ -85,25 +92,25 @@ def inserted(text: str, marks: dict[int, str]) -> str:
     return raw.decode(errors="replace")
 
 
-def fetches_of(candidate: Object) -> tuple[Fetch, ...]:
+def recorded_fetches(candidate: JsonObject) -> tuple[RecordedFetch, ...]:
     """The pages that the API itself retrieved, or failed to."""
-    metadata = as_object(candidate.get("urlContextMetadata") or {})
+    metadata = object_or_empty(candidate.get("urlContextMetadata") or {})
     return tuple(
-        Fetch(pages=(Source(str(page.get("retrievedUrl", "")), ""),))
+        RecordedFetch(pages=(Source(str(page.get("retrievedUrl", "")), ""),))
         if str(page.get("urlRetrievalStatus")).endswith("SUCCESS")
-        else Fetch(error=str(page.get("urlRetrievalStatus")))
-        for page in map(as_object, as_list(metadata.get("urlMetadata")))
+        else RecordedFetch(error=str(page.get("urlRetrievalStatus")))
+        for page in map(object_or_empty, list_or_empty(metadata.get("urlMetadata")))
     )
 
 
-def _supports(grounding: Object, sources: dict[int, Source]) -> Iterator[Support]:
-    for support in map(as_object, as_list(grounding.get("groundingSupports"))):
-        text = str(as_object(support.get("segment")).get("text") or "")
+def _supports(grounding: JsonObject, sources: dict[int, Source]) -> Iterator[GroundingSupport]:
+    for support in map(object_or_empty, list_or_empty(grounding.get("groundingSupports"))):
+        text = str(object_or_empty(support.get("segment")).get("text") or "")
         urls = tuple(sources[index].url for index in _indices(support, sources))
         if urls:
-            yield Support(text, urls)
+            yield GroundingSupport(text, urls)
 
 
-def _indices(support: Object, sources: dict[int, Source]) -> list[int]:
-    listed = as_list(support.get("groundingChunkIndices"))
-    return [index for index in listed if isinstance(index, int) and index in sources]
+def _indices(support: JsonObject, sources: dict[int, Source]) -> list[int]:
+    indices = list_or_empty(support.get("groundingChunkIndices"))
+    return [index for index in indices if isinstance(index, int) and index in sources]

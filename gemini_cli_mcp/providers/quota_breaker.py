@@ -17,15 +17,15 @@ from gemini_cli_mcp.errors import QuotaExhausted, RateLimited
 
 logger = logging.getLogger(__name__)
 
-FIRST_WAIT = 60.0
+INITIAL_DELAY = 60.0
 """Seconds before another try where Google did not say when."""
-LONGEST_WAIT = 900.0
-PROBE = 5.0
+MAX_DELAY = 900.0
+PROBE_RETRY_AFTER = 5.0
 """Seconds after which those who wait for somebody else's try should ask again."""
 
 
 @dataclass
-class _Open:
+class _OpenBreaker:
     """A quota that is used up."""
 
     error: QuotaExhausted | RateLimited
@@ -34,73 +34,76 @@ class _Open:
     probing: bool = False
 
 
-class Quotas:
+class QuotaBreakers:
     """The breakers of one program."""
 
     def __init__(self) -> None:
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenBreaker] = {}
 
     @property
-    def open(self) -> int:
+    def open_count(self) -> int:
         """How many are open."""
         return len(self._open)
 
-    def check(self, name: str) -> None:
+    def raise_if_open(self, key: str) -> None:
         """Raise what Google said, if it said not to come back yet."""
-        known = self._known(name)
-        if known is None:
+        breaker = self._get(key)
+        if breaker is None:
             return
-        left = known.until - time.monotonic()
-        if left > 0 or known.probing:
-            raise type(known.error)(
-                f"{known.error.message} No run was started: Google asked to wait.",
-                hint=known.error.next_step,
-                retry_after_s=math.ceil(10 * max(left, PROBE if known.probing else 1.0)) / 10,
+        remaining = breaker.until - time.monotonic()
+        if remaining > 0 or breaker.probing:
+            raise type(breaker.error)(
+                f"{breaker.error.message} No run was started: Google asked to wait.",
+                hint=breaker.error.next_step,
+                retry_after_s=math.ceil(
+                    10 * max(remaining, PROBE_RETRY_AFTER if breaker.probing else 1.0)
+                )
+                / 10,
             )
 
     @contextmanager
-    def asking(self, name: str) -> Generator[None]:
+    def guard(self, key: str) -> Generator[None]:
         """Around a run: whether it may be, and what it taught."""
-        self.check(name)
-        known = self._known(name)
-        if known:
-            known.probing = True
+        self.raise_if_open(key)
+        breaker = self._get(key)
+        if breaker:
+            breaker.probing = True
         try:
             yield
         except (QuotaExhausted, RateLimited) as error:
-            self._refused(name, error)
+            self._trip(key, error)
             raise
         else:
             # Only the one that tried can tell; others began before the quota was used up.
-            if known and self._open.get(name) is known:
-                del self._open[name]
+            if breaker and self._open.get(key) is breaker:
+                del self._open[key]
                 logger.info("A quota that was used up is there again")
         finally:
-            if known:
-                known.probing = False
+            if breaker:
+                breaker.probing = False
 
-    def _known(self, name: str) -> _Open | None:
-        known = self._open.get(name)
-        waited = known and isinstance(known.error, RateLimited)
-        if known and waited and known.until <= time.monotonic():
-            del self._open[name]
+    def _get(self, key: str) -> _OpenBreaker | None:
+        breaker = self._open.get(key)
+        rate_limited = breaker and isinstance(breaker.error, RateLimited)
+        if breaker and rate_limited and breaker.until <= time.monotonic():
+            del self._open[key]
             return None
-        return known
+        return breaker
 
-    def _refused(self, name: str, error: QuotaExhausted | RateLimited) -> None:
-        known = self._open.get(name)
-        if known and not known.probing:
+    def _trip(self, key: str, error: QuotaExhausted | RateLimited) -> None:
+        breaker = self._open.get(key)
+        if breaker and not breaker.probing:
             return  # of the runs that were under way, the first one said it
-        refusals = known.refusals + 1 if known else 1
-        wait = error.retry_after_s
-        if wait is None:
+        refusals = breaker.refusals + 1 if breaker else 1
+        delay = error.retry_after_s
+        if delay is None:
             if isinstance(error, RateLimited):
                 return  # our own cycles wait a little
-            wait = min(FIRST_WAIT * 2 ** (refusals - 1), LONGEST_WAIT)
-        logger.warning("%s: no run is started for %.0f s", error.code, wait)
-        self._open[name] = _Open(error, time.monotonic() + wait, refusals)
+            delay = min(INITIAL_DELAY * 2 ** (refusals - 1), MAX_DELAY)
+        logger.warning("%s: no run is started for %.0f s", error.code, delay)
+        self._open[key] = _OpenBreaker(error, time.monotonic() + delay, refusals)
 
 
-def name_of(*parts: object) -> str:
+def breaker_key(*parts: object) -> str:
     """The name of a sign-in and a model that tells nothing of either."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()

@@ -14,26 +14,26 @@ import anyio.to_thread
 
 from gemini_cli_mcp.errors import ExecutionFailed
 from gemini_cli_mcp.providers.base import Reply
-from gemini_cli_mcp.research.evidence import Ledger, Standing, canonical
-from gemini_cli_mcp.research.markdown_writer import rewrite
+from gemini_cli_mcp.research.evidence import Ledger, LinkStatus, canonical_url
+from gemini_cli_mcp.research.markdown_writer import rewrite_links
 
-MARK = "(unverified source)"
+UNVERIFIED_MARK = "(unverified source)"
 """Stands in the text where a link was taken out."""
-LARGEST = 2_000_000
+MAX_REPORT_CHARS = 2_000_000
 """Characters of a report; more is not one."""
 
-_STRICT = re.compile(
+_PLAIN_URL = re.compile(
     r"https?://(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
     r"(?::\d{1,5})?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'*+,;=%]*)?",
     re.IGNORECASE,
 )
 """An address that every reader understands alike: ASCII, no user, no parentheses."""
-_MAIL = re.compile(r"mailto:[\w.+%-]+@[\w.-]+(?:\?[\w.=&%+-]*)?", re.ASCII | re.IGNORECASE)
+_MAILTO = re.compile(r"mailto:[\w.+%-]+@[\w.-]+(?:\?[\w.=&%+-]*)?", re.ASCII | re.IGNORECASE)
 _FRAGMENT = re.compile(r"#[\w%.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedReport:
     """A report whose links are all covered, and how they were."""
 
     text: str
@@ -44,65 +44,65 @@ class Checked:
     def has_unseen(self) -> bool:
         """Whether the report may rest on something that nobody saw, in this round or before."""
         unseen = self.citations and self.citations["unseen"]
-        return bool(unseen) or MARK[1:-1] in self.text.lower()
+        return bool(unseen) or UNVERIFIED_MARK[1:-1] in self.text.lower()
 
 
 @dataclass
-class Judge:
+class LedgerLinkPolicy:
     """Decides which addresses may stay, and counts them."""
 
-    standing: Callable[[str], Standing]
-    judged: dict[str, Standing] = field(default_factory=dict[str, Standing])
-    _names: dict[str, bool] = field(default_factory=dict[str, bool])
+    link_status: Callable[[str], LinkStatus]
+    statuses: dict[str, LinkStatus] = field(default_factory=dict[str, LinkStatus])
+    _host_cache: dict[str, bool] = field(default_factory=dict[str, bool])
 
-    def link(self, address: str) -> str | None:
+    def allowed_url(self, address: str) -> str | None:
         """The address as it may be written into a link; None if it may not."""
-        if _FRAGMENT.fullmatch(address) or _MAIL.fullmatch(address):
+        if _FRAGMENT.fullmatch(address) or _MAILTO.fullmatch(address):
             return address
         # What is left is encoded as browsers would do it, so that all of them read the same.
         url = quote(address, safe="-._~:/?#@!$&'*+,;=%[]")
-        standing: Standing = "unseen"
-        if _STRICT.fullmatch(url):
-            standing = self.standing(url)
-        self.judged[canonical(address)] = standing
-        return None if standing == "unseen" else url
+        status: LinkStatus = "unseen"
+        if _PLAIN_URL.fullmatch(url):
+            status = self.link_status(url)
+        self.statuses[canonical_url(address)] = status
+        return None if status == "unseen" else url
 
-    def knows(self, name: str) -> bool:
+    def allows_host(self, name: str) -> bool:
         """Whether a bare host name may stay as it is; it is not counted."""
-        if name not in self._names:
+        if name not in self._host_cache:
             url = f"https://{name}"
-            known = bool(_STRICT.fullmatch(url)) and self.standing(url) != "unseen"
-            self._names[name] = known
-        return self._names[name]
+            known = bool(_PLAIN_URL.fullmatch(url)) and self.link_status(url) != "unseen"
+            self._host_cache[name] = known
+        return self._host_cache[name]
 
 
-async def gate(report: str, replies: Sequence[Reply]) -> Checked:
+async def check_report(report: str, replies: Sequence[Reply]) -> CheckedReport:
     """The report, held to what these runs saw; without a ledger there is nothing to hold it to."""
     if all(reply.evidence != "ledger" for reply in replies):
-        return Checked(report, None)
+        return CheckedReport(report, None)
     # In a thread: a hostile report must not stop the server.
     checked = await anyio.to_thread.run_sync(
-        check_citations, report, Ledger.of(*replies), abandon_on_cancel=True
+        check_citations, report, Ledger.from_replies(*replies), abandon_on_cancel=True
     )
     if not checked.text.strip():
         raise ExecutionFailed("The report was nothing but links that nobody saw.")
     return checked
 
 
-def gated(text: str, replies: Sequence[Reply]) -> str:
+def check_text(text: str, replies: Sequence[Reply]) -> str:
     """The same for a few words, such as those of an error message."""
     if all(reply.evidence != "ledger" for reply in replies):
         return text
-    return check_citations(text, Ledger.of(*replies)).text
+    return check_citations(text, Ledger.from_replies(*replies)).text
 
 
-def check_citations(report: str, ledger: Ledger) -> Checked:
+def check_citations(report: str, ledger: Ledger) -> CheckedReport:
     """Judge every link of a Markdown report; unseen ones are marked and no links any more."""
-    if len(report) > LARGEST:
+    if len(report) > MAX_REPORT_CHARS:
         raise ExecutionFailed(f"The report has {len(report):,} characters, more than can be read.")
-    judge = Judge(ledger.standing)
-    text = rewrite(report, judge, MARK)
+    policy = LedgerLinkPolicy(ledger.link_status)
+    text = rewrite_links(report, policy, UNVERIFIED_MARK)
     counts: dict[str, int] = dict.fromkeys(("seen", "domain", "unseen"), 0)
-    for standing in judge.judged.values():
-        counts[standing] += 1
-    return Checked(text, {"total": len(judge.judged), **counts})
+    for status in policy.statuses.values():
+        counts[status] += 1
+    return CheckedReport(text, {"total": len(policy.statuses), **counts})

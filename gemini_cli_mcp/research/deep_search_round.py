@@ -5,15 +5,15 @@ import time
 from dataclasses import dataclass, field
 
 from gemini_cli_mcp.errors import GeminiMcpError
-from gemini_cli_mcp.json_values import Object
-from gemini_cli_mcp.research.evidence import Doubt
-from gemini_cli_mcp.research.researcher import Answer
-from gemini_cli_mcp.sanitize import one_line
+from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.research.evidence import VerificationIssue
+from gemini_cli_mcp.research.researcher import ModelAnswer
+from gemini_cli_mcp.sanitize import truncate_line
 
-SUMMARY = 300
+MAX_SUMMARY_CHARS = 300
 """Characters of a report's beginning that stand for it in the list of rounds."""
 
-SAID: dict[Doubt, str] = {
+ISSUE_TEXT: dict[VerificationIssue, str] = {
     "round_one": "the first round only drafts",
     "no_search": "it did not search",
     "search_failed": "none of its searches found anything",
@@ -33,24 +33,24 @@ class Round:
     """One round: what it is doing, then what came of it."""
 
     number: int
-    doing: list[str] = field(default_factory=list[str])
-    answer: Answer | None = None
+    steps: list[str] = field(default_factory=list[str])
+    answer: ModelAnswer | None = None
     report: str = ""
     citations: dict[str, int] | None = None
-    doubts: list[Doubt] = field(default_factory=list[Doubt])
+    issues: list[VerificationIssue] = field(default_factory=list[VerificationIssue])
     """Why its word that it is verified was not taken."""
     verified: bool = False
     unchanged: bool = False
     error: GeminiMcpError | None = None
-    started: float = field(default_factory=time.monotonic)
-    ended: float | None = None
+    started_at: float = field(default_factory=time.monotonic)
+    ended_at: float | None = None
 
     @property
     def seconds(self) -> float:
-        return (self.ended or time.monotonic()) - self.started
+        return (self.ended_at or time.monotonic()) - self.started_at
 
     @property
-    def length(self) -> int:
+    def text_length(self) -> int:
         """Characters of its report that say something: no blanks and no addresses."""
         return len("".join(_TARGET.sub("", self.report).split()))
 
@@ -69,30 +69,30 @@ class Round:
     def fail(self, error: GeminiMcpError) -> None:
         """It ended without a report."""
         self.error = error
-        self.ended = time.monotonic()
+        self.ended_at = time.monotonic()
 
-    def as_dict(self) -> Object:
+    def as_dict(self) -> JsonObject:
         """What `metadata.rounds` tells of it."""
-        told: Object = {
+        summary: JsonObject = {
             "round_number": self.number,
             "sources_visited": self.sources,
             "search_queries": self.queries,
             "intermediate_result_summary": _summary(self.report),
             "verified": self.verified,
-            "verification": self.doubts,
+            "verification": self.issues,
             "duration_ms": round(self.seconds * 1000),
         }
         if self.unchanged:
-            told["unchanged"] = True
+            summary["unchanged"] = True
         if self.answer and self.answer.correction != "none":
-            told["correction"] = self.answer.correction
+            summary["correction"] = self.answer.correction
         if self.answer and self.answer.correction_overlap is not None:
-            told["correction_overlap"] = self.answer.correction_overlap
+            summary["correction_overlap"] = self.answer.correction_overlap
         if self.error:
-            told["error"] = self.error.as_dict()
-        return told
+            summary["error"] = self.error.as_dict()
+        return summary
 
 
 def _summary(report: str) -> str:
     """Its beginning in words alone: an address that is cut off would be another one."""
-    return one_line(_URL.sub("", _TARGET.sub("", _HEADING.sub("", report))), SUMMARY)
+    return truncate_line(_URL.sub("", _TARGET.sub("", _HEADING.sub("", report))), MAX_SUMMARY_CHARS)

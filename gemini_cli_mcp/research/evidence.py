@@ -16,10 +16,10 @@ import idna
 from publicsuffixlist import PublicSuffixList
 
 from gemini_cli_mcp.providers.base import Reply
-from gemini_cli_mcp.types import REDIRECTS, Fetch, Search, Source
+from gemini_cli_mcp.types import GOOGLE_REDIRECT_HOST, RecordedFetch, RecordedSearch, Source
 
-Standing = Literal["seen", "domain", "unseen"]
-Doubt = Literal[
+LinkStatus = Literal["seen", "domain", "unseen"]
+VerificationIssue = Literal[
     "round_one",
     "no_search",
     "search_failed",
@@ -30,11 +30,19 @@ Doubt = Literal[
 ]
 """Why a round is not verified though it says so; `rejected`: its report was not taken either."""
 
-LONGEST_HOST = 253
+MAX_HOST_CHARS = 253
 _TRACKING = re.compile(r"(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id|igshid|ref_src)=")
 _DOMAIN = re.compile(r"(?:[\w-]+\.)+[a-zA-Z\u0080-\uffff][\w-]*")
-_EMBEDDED = re.compile(r"(?:https?:[/\\]*|[/\\]{2})([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
-_GOOGLE_REDIRECTS = ("/url", "/imgres", "/amp", "/aclk", "/search", "/travel/clk", "/translate")
+_EMBEDDED_HOST = re.compile(r"(?:https?:[/\\]*|[/\\]{2})([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
+_GOOGLE_REDIRECT_PATHS = (
+    "/url",
+    "/imgres",
+    "/amp",
+    "/aclk",
+    "/search",
+    "/travel/clk",
+    "/translate",
+)
 _ARCHIVES = ("archive.org", "archive.ph", "archive.today")
 """Their addresses hold that of the page whose copy they show."""
 _PLATFORMS = frozenset(
@@ -50,11 +58,11 @@ _PLATFORMS = frozenset(
 class Ledger:
     """The searches and pages of one or more runs that their provider's records prove."""
 
-    searches: tuple[Search, ...]
-    fetches: tuple[Fetch, ...]
+    searches: tuple[RecordedSearch, ...]
+    fetches: tuple[RecordedFetch, ...]
 
     @classmethod
-    def of(cls, *replies: Reply) -> "Ledger":
+    def from_replies(cls, *replies: Reply) -> "Ledger":
         return cls(
             tuple(search for reply in replies for search in reply.searches),
             tuple(fetch for reply in replies for fetch in reply.fetches),
@@ -70,8 +78,8 @@ class Ledger:
     @property
     def queries(self) -> list[str]:
         """What was searched: by Google where that is known, else what it was asked."""
-        asked = (search.google_queries or (search.query,) for search in self.searches)
-        return list(dict.fromkeys(query for queries in asked for query in queries if query))
+        query_lists = (search.google_queries or (search.query,) for search in self.searches)
+        return list(dict.fromkeys(query for queries in query_lists for query in queries if query))
 
     @property
     def errors(self) -> list[str]:
@@ -79,7 +87,7 @@ class Ledger:
         return [call.error for call in (*self.searches, *self.fetches) if call.error]
 
     @property
-    def searched(self) -> bool:
+    def has_sources(self) -> bool:
         """Whether a search succeeded with sources."""
         return any(search.sources for search in self.searches)
 
@@ -88,33 +96,35 @@ class Ledger:
         return bool(self.searches) and all(search.error for search in self.searches)
 
     @cached_property
-    def _urls(self) -> frozenset[str]:
-        return frozenset(canonical(source.url) for source in self.sources)
+    def _canonical_urls(self) -> frozenset[str]:
+        return frozenset(canonical_url(source.url) for source in self.sources)
 
     @cached_property
     def sites(self) -> list[str]:
         """The sites of the sources, each once, as far as they are known."""
-        return list(dict.fromkeys(site for source in self.sources if (site := domain_of(source))))
+        return list(
+            dict.fromkeys(site for source in self.sources if (site := source_domain(source)))
+        )
 
     @cached_property
-    def _sites(self) -> frozenset[str]:
+    def _site_set(self) -> frozenset[str]:
         return frozenset(self.sites)
 
-    def standing(self, url: str) -> Standing:
+    def link_status(self, url: str) -> LinkStatus:
         """How far this URL is covered."""
-        if canonical(url) in self._urls:
+        if canonical_url(url) in self._canonical_urls:
             return "seen"
-        host = host_of(url)
-        if not host or len(host) > LONGEST_HOST or _leads_elsewhere(url, host, self._sites):
+        host = url_host(url)
+        if not host or len(host) > MAX_HOST_CHARS or _may_redirect(url, host, self._site_set):
             return "unseen"
         parts = host.split(".")
-        parents = {".".join(parts[start:]) for start in range(len(parts) - 1)} & self._sites
+        parents = {".".join(parts[start:]) for start in range(len(parts) - 1)} & self._site_set
         # Below github.io or co.uk everybody has a site of their own.
-        known = host in parents or not all(map(_is_public_suffix, parents))
-        return "domain" if known else "unseen"
+        is_known = host in parents or not all(map(_is_public_suffix, parents))
+        return "domain" if is_known else "unseen"
 
 
-def search_doubt(reply: Reply) -> Doubt | None:
+def search_issue(reply: Reply) -> VerificationIssue | None:
     """Why a run proves no search; None if it does.
 
     A plain-text CLI proves nothing, so there the model's word is all there is.
@@ -133,34 +143,34 @@ def search_doubt(reply: Reply) -> Doubt | None:
     return "record_only" if reply.record_only else None
 
 
-def domain_of(source: Source) -> str:
+def source_domain(source: Source) -> str:
     """The site a source belongs to; a redirect carries it as its title."""
-    host = host_of(source.url)
-    if host != REDIRECTS:
+    host = url_host(source.url)
+    if host != GOOGLE_REDIRECT_HOST:
         return host
     title = source.title.strip().lower()
-    return host_of(f"https://{title}") if _DOMAIN.fullmatch(title) else ""
+    return url_host(f"https://{title}") if _DOMAIN.fullmatch(title) else ""
 
 
-def canonical(url: str) -> str:
+def canonical_url(url: str) -> str:
     """The same for every spelling of one address."""
-    parts = _split(url.strip())
+    parts = _split_url(url.strip())
     if parts is None:
         return url
     port = "" if parts.port in (None, 80, 443) else f":{parts.port}"
     path = quote(unquote(parts.path), safe="/:@!$&'()*+,;=~-._", errors="replace")
     query = "&".join(item for item in parts.query.split("&") if item and not _TRACKING.match(item))
-    return f"{host_of(url)}{port}{path.rstrip('/')}" + (f"?{query}" if query else "")
+    return f"{url_host(url)}{port}{path.rstrip('/')}" + (f"?{query}" if query else "")
 
 
-def host_of(url: str) -> str:
+def url_host(url: str) -> str:
     """The host without `www.`, in ASCII; empty if there is none that can be trusted."""
-    parts = _split(url)
-    return _ascii((parts.hostname or "") if parts else "").rstrip(".").removeprefix("www.")
+    parts = _split_url(url)
+    return _ascii_host((parts.hostname or "") if parts else "").rstrip(".").removeprefix("www.")
 
 
 @lru_cache(maxsize=1024)
-def _ascii(host: str) -> str:
+def _ascii_host(host: str) -> str:
     """The host as browsers look it up (UTS 46, not transitional); empty if they do not."""
     if host.isascii() and "xn--" not in host:
         return host
@@ -170,18 +180,18 @@ def _ascii(host: str) -> str:
         return ""
 
 
-def _leads_elsewhere(url: str, host: str, sites: frozenset[str]) -> bool:
+def _may_redirect(url: str, host: str, sites: frozenset[str]) -> bool:
     """Whether an address of a known site may only pass on to another one."""
-    if host == REDIRECTS or host.endswith(f".{REDIRECTS}"):
+    if host == GOOGLE_REDIRECT_HOST or host.endswith(f".{GOOGLE_REDIRECT_HOST}"):
         return True  # an unknown redirect is an invented one
-    parts = _split(url)
+    parts = _split_url(url)
     if parts is None:
         return True
     if not any(host == archive or host.endswith(f".{archive}") for archive in _ARCHIVES):
         # Twice: what is passed on is often encoded once more.
         inside = unquote(unquote(f"{parts.path}?{parts.query}"))
-        others = {host_of(f"https://{name}") for name in _EMBEDDED.findall(inside)}
-        if any(not any(_belongs(other, site) for site in sites) for other in others):
+        others = {url_host(f"https://{name}") for name in _EMBEDDED_HOST.findall(inside)}
+        if any(not any(_is_on_site(other, site) for site in sites) for other in others):
             return True
     # Google's own sites hold redirectors and pages of everybody below them.
     labels = host.split(".")
@@ -189,11 +199,11 @@ def _leads_elsewhere(url: str, host: str, sites: frozenset[str]) -> bool:
         return False
     path = re.sub("/+", "/", posixpath.normpath(unquote(parts.path).lower() or "/")).split(";")[0]
     return host not in sites or any(
-        path == at or path.startswith(f"{at}/") for at in _GOOGLE_REDIRECTS
+        path == at or path.startswith(f"{at}/") for at in _GOOGLE_REDIRECT_PATHS
     )
 
 
-def _belongs(host: str, site: str) -> bool:
+def _is_on_site(host: str, site: str) -> bool:
     return host == site or (host.endswith(f".{site}") and not _is_public_suffix(site))
 
 
@@ -207,7 +217,7 @@ def _is_public_suffix(name: str) -> bool:
     return name in _PLATFORMS or _public_suffixes().publicsuffix(name) == name
 
 
-def _split(url: str) -> SplitResult | None:
+def _split_url(url: str) -> SplitResult | None:
     if url.lower().startswith("www."):
         url = f"https://{url}"
     try:

@@ -18,50 +18,50 @@ from gemini_cli_mcp.errors import (
     PermissionDenied,
     TimedOut,
 )
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.providers.base import Provider
 
 logger = logging.getLogger(__name__)
 
-FINAL = (InvalidInput, ConfigError, PermissionDenied, Cancelled)
+CALLER_ERRORS = (InvalidInput, ConfigError, PermissionDenied, Cancelled)
 """Failures that are the caller's to mend: another provider must not hide them."""
-UNUSABLE = (CliNotFound, NotSignedIn, NoProvider)
+NOT_READY_ERRORS = (CliNotFound, NotSignedIn, NoProvider)
 """Failures of a provider that never came to try."""
 
 T = TypeVar("T")
 
 
-async def first_of(
+async def first_success(
     providers: Sequence[Provider], attempt: Callable[[Provider], Awaitable[T]]
-) -> tuple[T, list[Object]]:
+) -> tuple[T, list[JsonObject]]:
     """What the first provider that could gave, and why those before it could not."""
-    failed: list[tuple[Provider, GeminiMcpError]] = []
-    for left, provider in zip(reversed(range(len(providers))), providers, strict=True):
+    failures: list[tuple[Provider, GeminiMcpError]] = []
+    for remaining, provider in zip(reversed(range(len(providers))), providers, strict=True):
         try:
-            async with _share_of_time(left):
-                return await attempt(provider), [_told(*item) for item in failed]
-        except FINAL:
+            async with _share_of_time(remaining):
+                return await attempt(provider), [_fallback_reason(*item) for item in failures]
+        except CALLER_ERRORS:
             raise
         except GeminiMcpError as error:
             if len(providers) == 1:
                 raise
             logger.warning("%s failed (%s)", provider.name, error.code)
-            failed.append((provider, error))
-    tried = [error for _, error in failed if not isinstance(error, UNUSABLE)]
-    if tried:
-        raise tried[-1]
+            failures.append((provider, error))
+    attempted = [error for _, error in failures if not isinstance(error, NOT_READY_ERRORS)]
+    if attempted:
+        raise attempted[-1]
     raise NoProvider(
         "None of the providers can be used: "
-        + "; ".join(f"{provider.name}: {error.message}" for provider, error in failed),
-        hint=" ".join(f"{provider.name}: {error.next_step}" for provider, error in failed),
+        + "; ".join(f"{provider.name}: {error.message}" for provider, error in failures),
+        hint=" ".join(f"{provider.name}: {error.next_step}" for provider, error in failures),
     )
 
 
 @asynccontextmanager
-async def _share_of_time(left: int) -> AsyncGenerator[None]:
+async def _share_of_time(remaining: int) -> AsyncGenerator[None]:
     """Half of the time that is left, so that one that hangs leaves some to those behind it."""
     seconds = anyio.current_effective_deadline() - anyio.current_time()
-    if not left or seconds == float("inf"):
+    if not remaining or seconds == float("inf"):
         yield
         return
     with anyio.move_on_after(seconds / 2) as scope:
@@ -71,5 +71,5 @@ async def _share_of_time(left: int) -> AsyncGenerator[None]:
         raise TimedOut(f"There was no answer within {seconds / 2:.0f} s.")
 
 
-def _told(provider: Provider, error: GeminiMcpError) -> Object:
+def _fallback_reason(provider: Provider, error: GeminiMcpError) -> JsonObject:
     return {"provider": provider.name, "code": error.code, "message": error.message}

@@ -20,23 +20,23 @@ from gemini_cli_mcp.errors import (
     NotSignedIn,
     TimedOut,
 )
-from gemini_cli_mcp.json_values import Object
-from gemini_cli_mcp.providers.base import Grounding, Provider, Reply
+from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.providers.base import GroundingOptions, Provider, Reply
 from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.research.citation_gate import gate, gated
-from gemini_cli_mcp.research.evidence import Ledger, domain_of
-from gemini_cli_mcp.research.fallback import first_of
-from gemini_cli_mcp.research.question import checked_query, type_name
-from gemini_cli_mcp.research.researcher import Desk
-from gemini_cli_mcp.research.retry import Sleep, patiently
-from gemini_cli_mcp.sanitize import markdown_link, scrub
-from gemini_cli_mcp.settings.env import Config
-from gemini_cli_mcp.types import THINKING_TOKENS, Progress, Search
+from gemini_cli_mcp.research.citation_gate import check_report, check_text
+from gemini_cli_mcp.research.evidence import Ledger, source_domain
+from gemini_cli_mcp.research.fallback import first_success
+from gemini_cli_mcp.research.question import json_type_name, parse_query
+from gemini_cli_mcp.research.researcher import Researcher
+from gemini_cli_mcp.research.retry import Sleep, with_retries
+from gemini_cli_mcp.sanitize import markdown_link, replace_unsafe_chars
+from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import THINKING_TOKENS, ProgressCallback, RecordedSearch
 
 logger = logging.getLogger(__name__)
 
 
-LONGEST_TEXT = 40_000
+MAX_TEXT_CHARS = 40_000
 """Characters of a search's own text; more is not one answer."""
 
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}", re.ASCII)
@@ -45,59 +45,63 @@ _FENCE = re.compile(r"`{3,}")
 
 
 async def grounded_search(
-    desk: Desk,
-    config: Config,
+    researcher: Researcher,
+    settings: Settings,
     query: object,
     model: object = None,
     thinking: object = None,
     include_thoughts: object = None,
     *,
-    progress: Progress,
-) -> Object:
+    progress: ProgressCallback,
+) -> JsonObject:
     """Search and return the success result; failures are raised."""
-    question = checked_query(query)
-    how = _checked(config, model, thinking, include_thoughts)
+    question = parse_query(query)
+    options = _parse_options(settings, model, thinking, include_thoughts)
     started = time.monotonic()
 
     async def attempt(provider: Provider) -> tuple[Provider, Reply]:
-        if how.include_thoughts and not provider.thoughts:
+        if options.include_thoughts and not provider.supports_thoughts:
             name = provider.name
             raise InvalidInput(f"`include_thoughts`: {name} does not tell them; `api` can.")
-        return provider, await grounded_reply(provider, question, how, progress, desk.sleep)
+        return provider, await ask_until_grounded(
+            provider, question, options, progress, researcher.sleep
+        )
 
     try:
-        with anyio.fail_after(config.timeout):
-            (provider, reply), failed = await first_of(desk.providers, attempt)
+        with anyio.fail_after(settings.timeout):
+            (provider, reply), fallbacks = await first_success(researcher.providers, attempt)
     except TimeoutError:
-        raise TimedOut(f"There was no answer within {config.timeout:g} s.") from None
+        raise TimedOut(f"There was no answer within {settings.timeout:g} s.") from None
     # One search is asked for; of more, the marks in the text would not fit one list of sources.
-    found = next(search for search in reply.searches if search.sources)
-    text = (await gate(found.text[:LONGEST_TEXT], [reply])).text
+    search = next(search for search in reply.searches if search.sources)
+    text = (await check_report(search.text[:MAX_TEXT_CHARS], [reply])).text
     # Those of one request to the API belong together; a CLI's other searches gave nothing here.
-    queries = Ledger((found, *(s for s in reply.searches if not s.sources and not s.error)), ())
-    asked = queries.queries or [question]
-    metadata: Object = {
+    ledger = Ledger((search, *(s for s in reply.searches if not s.sources and not s.error)), ())
+    queries_used = ledger.queries or [question]
+    metadata: JsonObject = {
         "provider": provider.name,
-        "model": reply.model or how.model,
-        "thinking": how.thinking,
+        "model": reply.model or options.model,
+        "thinking": options.thinking,
         "duration_ms": round((time.monotonic() - started) * 1000),
         "query": question,
         "usage": asdict(reply.usage) if reply.usage else None,
     }
-    if failed:
-        metadata["fallback"] = failed
-    result: Object = {
+    if fallbacks:
+        metadata["fallback"] = fallbacks
+    result: JsonObject = {
         "success": True,
-        "result": _markdown(found, text, [gated(" ".join(q.split()), [reply]) for q in asked]),
+        "result": _result_markdown(
+            search, text, [check_text(" ".join(q.split()), [reply]) for q in queries_used]
+        ),
         "sources": [
             {
-                "title": source.title or domain_of(source),
+                "title": source.title or source_domain(source),
                 "url": source.url,
-                "domain": domain_of(source),
+                "domain": source_domain(source),
             }
-            for source in found.sources
+            for source in search.sources
         ],
-        "search_queries": asked,
+        "search_queries": queries_used,
         "metadata": metadata,
     }
     if reply.thoughts:
@@ -107,7 +111,7 @@ async def grounded_search(
     return result
 
 
-def failure_text(error: GeminiMcpError) -> str:
+def error_markdown(error: GeminiMcpError) -> str:
     """The failure as Markdown that an agent can act on."""
     heading = "Search Error"
     if isinstance(error, NotSignedIn):
@@ -118,68 +122,79 @@ def failure_text(error: GeminiMcpError) -> str:
         heading = "No Results"
     elif isinstance(error, NoProvider):
         heading = "No Providers Available"
-    steps = [step for step in (error.next_step, _when(error)) if step]
+    steps = [step for step in (error.next_step, _retry_advice(error)) if step]
     steps.append("Use your own web search meanwhile, if you have one.")
     return f"## {heading}\n\n{error.message}\n\n**To fix:**\n" + "".join(
         f"- {step}\n" for step in steps
     )
 
 
-def _when(error: GeminiMcpError) -> str:
+def _retry_advice(error: GeminiMcpError) -> str:
     if error.retry_after_s:
         return f"Call again in {error.retry_after_s:.0f} s."
     return "Call again." if error.retryable else ""
 
 
-def _checked(config: Config, model: object, thinking: object, thoughts: object) -> Grounding:
-    name = config.grounded_model if model is None else model
-    level = config.grounded_thinking if thinking is None else thinking
+def _parse_options(
+    settings: Settings, model: object, thinking: object, thoughts: object
+) -> GroundingOptions:
+    name = settings.grounded_model if model is None else model
+    level = settings.grounded_thinking if thinking is None else thinking
     if not isinstance(name, str) or not _MODEL.fullmatch(name):
         raise InvalidInput("`model` must be the name of a model.")
     if level not in THINKING_TOKENS:
         raise InvalidInput(f"`thinking` must be one of {', '.join(THINKING_TOKENS)}.")
     if thoughts is not None and not isinstance(thoughts, bool):
-        raise InvalidInput(f"`include_thoughts` must be true or false, not {type_name(thoughts)}.")
-    return Grounding(name, level, bool(thoughts))
+        raise InvalidInput(
+            f"`include_thoughts` must be true or false, not {json_type_name(thoughts)}."
+        )
+    return GroundingOptions(name, level, bool(thoughts))
 
 
-async def grounded_reply(
-    provider: Provider, question: str, how: Grounding, progress: Progress, sleep: Sleep
+async def ask_until_grounded(
+    provider: Provider,
+    question: str,
+    options: GroundingOptions,
+    progress: ProgressCallback,
+    sleep: Sleep,
 ) -> Reply:
     """A reply with sources; asked again after what will pass, and once if it did not search."""
-    ungrounded = 0
+    ungrounded_count = 0
 
     async def attempt() -> Reply:
-        nonlocal ungrounded
+        nonlocal ungrounded_count
         while True:
-            reply = await provider.ground(question, how, progress)
-            ledger = Ledger.of(reply)
-            if ledger.searched:
+            reply = await provider.grounded_search(question, options, progress)
+            ledger = Ledger.from_replies(reply)
+            if ledger.has_sources:
                 return reply
             if ledger.every_search_failed:
-                why = gated(scrub(redact(ledger.errors[0][:2000]))[:300], [reply])
-                if re.search(r"\b(?:thinking|budget)\b.*\binvalid\b", why, re.IGNORECASE):
-                    raise InvalidInput(f"`thinking`: this model does not take it: {why}")
-                raise ExecutionFailed(f"The web search failed: {why}")
-            ungrounded += 1
-            if ungrounded > 1:
+                reason = check_text(
+                    replace_unsafe_chars(redact(ledger.errors[0][:2000]))[:300], [reply]
+                )
+                if re.search(r"\b(?:thinking|budget)\b.*\binvalid\b", reason, re.IGNORECASE):
+                    raise InvalidInput(f"`thinking`: this model does not take it: {reason}")
+                raise ExecutionFailed(f"The web search failed: {reason}")
+            ungrounded_count += 1
+            if ungrounded_count > 1:
                 raise NotGrounded("The model was asked twice, and no search found sources.")
             progress("no search was made: asking again")
 
-    return await patiently(attempt, sleep)
+    return await with_retries(attempt, sleep)
 
 
-def _markdown(found: Search, text: str, queries: list[str]) -> str:
-    listed = [
-        f"- {markdown_link(source.title or domain_of(source), source.url)} ({domain_of(source)})"
-        for source in found.sources
+def _result_markdown(search: RecordedSearch, text: str, queries: list[str]) -> str:
+    source_lines = [
+        f"- {markdown_link(source.title or domain, source.url)} ({domain})"
+        for source in search.sources
+        for domain in [source_domain(source)]
     ]
-    asked = [f'- "{query}"' for query in queries]
-    parts = ["## Search Results", "", _tame(text), "", "### Sources", *listed, ""]
-    return "\n".join([*parts, "### Search Queries Used", *asked])
+    query_lines = [f'- "{query}"' for query in queries]
+    parts = ["## Search Results", "", _escape_headings(text), "", "### Sources", *source_lines, ""]
+    return "\n".join([*parts, "### Search Queries Used", *query_lines])
 
 
-def _tame(text: str) -> str:
+def _escape_headings(text: str) -> str:
     """The search's own text, which must not look like the frame around it; code stays."""
     lines: list[str] = []
     fence = ""

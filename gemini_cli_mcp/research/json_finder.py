@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gemini_cli_mcp.json_values import Object, as_object
-from gemini_cli_mcp.redaction import clean
+from gemini_cli_mcp.json_values import JsonObject, object_or_empty
+from gemini_cli_mcp.redaction import sanitize_json
 
-Fits = Callable[[Object], Object | None]
+MatchSchema = Callable[[JsonObject], JsonObject | None]
 """Gives the object back in its final form if it is the one that is looked for."""
 
 MAX_DEPTH = 64
-SHORTEST = 16
+MIN_OBJECT_CHARS = 16
 """Characters of `{"success":true}`; anything shorter is no candidate."""
-MAX_REPAIR_SIZE = 256 << 10
+MAX_REPAIR_CHARS = 256 << 10
 """Characters. Bounded because json-repair is not linear on hostile text."""
 MAX_REPAIR_COST = 25_000_000
 """Quotes, escapes and parentheses times characters: what json-repair is quadratic in. 50 kB of
 `{"a" ` took it 80 s; this much takes it about two."""
-MIN_KEPT = 0.8
+MIN_KEPT_RATIO = 0.8
 """Part of the text that a repair must keep: json-repair drops what it cannot place."""
 
 _START = re.compile(r'\{\s*+"')
@@ -41,81 +41,81 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundObject:
     """The object, and what had to be done to get it."""
 
-    object: Object
+    object: JsonObject
     repaired: bool = False
     truncated: bool = False
     """The repair had to close a string that the text left open."""
 
 
-def find(text: str, fits: Fits, keys: frozenset[str]) -> Found | None:
+def find_object(text: str, match_schema: MatchSchema, keys: frozenset[str]) -> FoundObject | None:
     """The last object in `text` that fits, if need be after a local repair.
 
     `keys` are those that the object may have: where they stand, it begins. What lies inside
     such an object is never the answer, not even if the object itself is beyond repair: it may
     be a quotation from a page.
     """
-    outermost = _outermost(text, keys)
+    outermost = _outermost_answers(text, keys)
     begins = [begin for begin, _ in outermost]
-    for start, end in reversed(_objects(text)):
+    for start, end in reversed(_find_objects(text)):
         around = bisect_left(begins, start) - 1
         if around >= 0 and start < outermost[around][1]:
             continue
-        if end - start >= SHORTEST and (fitting := _load(text[start:end], fits)):
-            return Found(fitting)
+        if end - start >= MIN_OBJECT_CHARS and (fitting := _load(text[start:end], match_schema)):
+            return FoundObject(fitting)
     for begin in reversed(begins[-2:]):
-        for region in _regions(text[begin:]):
-            if found := _repair(region, fits, keys):
-                return found
+        for region in _repair_candidates(text[begin:]):
+            if match := _repair(region, match_schema, keys):
+                return match
     return None
 
 
-def _load(candidate: str, fits: Fits, *, strict: bool = True) -> Object | None:
+def _load(candidate: str, match_schema: MatchSchema, *, strict: bool = True) -> JsonObject | None:
     try:
         value: object = json.loads(
             candidate,
             strict=strict,
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_no_constant,
-            parse_float=_finite,
+            object_pairs_hook=_reject_duplicates,
+            parse_constant=_reject_constant,
+            parse_float=_parse_finite,
         )
     except (ValueError, RecursionError):
         return None
-    found = as_object(clean(value, ()))
-    return fits(found) if found else None
+    value_object = object_or_empty(sanitize_json(value, ()))
+    return match_schema(value_object) if value_object else None
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> Object:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:
+    result = dict(pairs)
+    if len(result) != len(pairs):
         raise ValueError("duplicate key")
-    return found
+    return result
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(digits: str) -> float:
+def _parse_finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
         raise ValueError("number out of range")
     return number
 
 
-def _objects(text: str) -> list[Span]:
+def _find_objects(text: str) -> list[Span]:
     """All outermost objects that are lexically whole, in order, wherever they stand."""
     spans: list[Span] = []
     at = 0
     while start := _START.search(text, at):
-        found, at = _scan(text, start.start())
-        spans += found
+        inner, at = _scan_object(text, start.start())
+        spans += inner
     return spans
 
 
-def _scan(text: str, start: int) -> tuple[list[Span], int]:
+def _scan_object(text: str, start: int) -> tuple[list[Span], int]:
     """Follow one object from its brace; what it gave, and where to look on.
 
     If it breaks off, the whole objects inside it count. No text is followed twice but the
@@ -158,18 +158,18 @@ def _closes(mark: str, opening: str) -> bool:
     return (opening, mark) in (("{", "}"), ("[", "]"))
 
 
-def _outermost(text: str, keys: frozenset[str]) -> list[Span]:
+def _outermost_answers(text: str, keys: frozenset[str]) -> list[Span]:
     """Where an object with one of the keys begins, whole or not, that lies in no other."""
     begin = re.compile(r"\{\s*+[\"'\u201c]?(?:" + "|".join(sorted(keys)) + r")\b")
     spans: list[Span] = []
     at = 0
     while start := begin.search(text, at):
-        at = _end(text, start.start())
+        at = _object_end(text, start.start())
         spans.append((start.start(), at))
     return spans
 
 
-def _end(text: str, start: int) -> int:
+def _object_end(text: str, start: int) -> int:
     """Where the object that begins here is closed; if it is not, where the text ends."""
     depth = 0
     for piece in _PIECE.finditer(text, start):
@@ -183,7 +183,7 @@ def _end(text: str, start: int) -> int:
     return len(text)
 
 
-def _regions(text: str) -> Iterator[str]:
+def _repair_candidates(text: str) -> Iterator[str]:
     """What may be the broken object that the text begins with."""
     region = _FENCE.sub("", text.rstrip()).rstrip()
     yield region
@@ -192,14 +192,14 @@ def _regions(text: str) -> Iterator[str]:
         yield whole
 
 
-def _repair(region: str, fits: Fits, keys: frozenset[str]) -> Found | None:
-    mended = _mended(region)
-    if mended is None:
+def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> FoundObject | None:
+    closed = _close_open_parts(region)
+    if closed is None:
         return None
-    text, truncated = mended
-    if found := _load(text, fits, strict=False):
-        return Found(found, repaired=True, truncated=truncated)
-    if len(region) > MAX_REPAIR_SIZE:
+    text, truncated = closed
+    if match := _load(text, match_schema, strict=False):
+        return FoundObject(match, repaired=True, truncated=truncated)
+    if len(region) > MAX_REPAIR_CHARS:
         return None
     if len(_COSTLY.findall(region)) * len(region) > MAX_REPAIR_COST:
         return None
@@ -213,13 +213,13 @@ def _repair(region: str, fits: Fits, keys: frozenset[str]) -> Found | None:
         return None
     repaired = json.dumps(value, ensure_ascii=False)
     # It drops what it cannot place, and of two equal keys it takes the last.
-    if len(repaired) < MIN_KEPT * len(region) or _keys(repaired) < _keys(region):
+    if len(repaired) < MIN_KEPT_RATIO * len(region) or _count_keys(repaired) < _count_keys(region):
         return None
-    found = _load(repaired, fits)
-    return Found(found, repaired=True, truncated=truncated) if found else None
+    match = _load(repaired, match_schema)
+    return FoundObject(match, repaired=True, truncated=truncated) if match else None
 
 
-def _mended(region: str) -> tuple[str, bool] | None:
+def _close_open_parts(region: str) -> tuple[str, bool] | None:
     """The region with commas too many left out and all that is open closed, in linear time.
 
     Also whether it was a string that had to be closed. None if it is nested too deeply.
@@ -254,5 +254,5 @@ def _ends_escaped(region: str) -> bool:
     return (len(region) - len(region.rstrip("\\"))) % 2 == 1
 
 
-def _keys(text: str) -> int:
+def _count_keys(text: str) -> int:
     return len(_KEY.findall(text))

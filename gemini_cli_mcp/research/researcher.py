@@ -16,26 +16,26 @@ import anyio.to_thread
 import tenacity
 
 from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, PermissionDenied
-from gemini_cli_mcp.json_values import Object, as_list, as_object
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 from gemini_cli_mcp.providers.base import Provider, Reply
-from gemini_cli_mcp.research.citation_gate import gated
-from gemini_cli_mcp.research.correction import correct, overlap
+from gemini_cli_mcp.research.citation_gate import check_text
+from gemini_cli_mcp.research.correction import correct, word_overlap
 from gemini_cli_mcp.research.evidence import Ledger
-from gemini_cli_mcp.research.fallback import first_of
-from gemini_cli_mcp.research.json_finder import Found, find
-from gemini_cli_mcp.research.retry import Sleep, wait_after, worth_another_try
-from gemini_cli_mcp.types import Progress, Usage
+from gemini_cli_mcp.research.fallback import first_success
+from gemini_cli_mcp.research.json_finder import FoundObject, find_object
+from gemini_cli_mcp.research.retry import Sleep, is_retryable_now, retry_delay
+from gemini_cli_mcp.types import ProgressCallback, Usage
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-WAITS = (1.0, 2.0, 5.0)
+CYCLE_DELAYS = (1.0, 2.0, 5.0)
 """Seconds between the cycles; the last one stands for all that follow."""
-TRUSTED_OVERLAP = 0.8
+MIN_TRUSTED_OVERLAP = 0.8
 """A correction with fewer known words than this may hold things that were never found."""
 
-KEYS = frozenset({"success", "report", "result", "verified", "metadata", "error"})
-SCHEMA: dict[str, Any] = {
+ANSWER_KEYS = frozenset({"success", "report", "result", "verified", "metadata", "error"})
+ANSWER_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["success"],
     "properties": {
@@ -57,10 +57,10 @@ Correction = Literal["none", "repaired", "corrected"]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """The model's object, validated, and the story of how we came by it."""
 
-    object: Object
+    object: JsonObject
     provider: Provider
     """Who answered."""
     reply: Reply
@@ -71,47 +71,47 @@ class Answer:
     cycles: int = 1
     usage: Usage | None = None
     """Of all runs that answered."""
-    fallback: tuple[Object, ...] = ()
+    fallback: tuple[JsonObject, ...] = ()
     """Which providers failed before, and why."""
 
     @cached_property
     def ledger(self) -> Ledger:
-        return Ledger.of(self.reply)
+        return Ledger.from_replies(self.reply)
 
     @property
     def sources(self) -> list[str]:
         """What was really found and read; for a plain-text CLI, what the model says."""
         if self.reply.evidence == "none":
-            return self._told("sources_visited")
+            return self._claimed_list("sources_visited")
         return [source.url for source in self.ledger.sources]
 
     @property
     def queries(self) -> list[str]:
         """What was really searched; for a plain-text CLI, what the model says."""
         if self.reply.evidence == "none":
-            return self._told("search_queries_used")
+            return self._claimed_list("search_queries_used")
         return self.ledger.queries
 
     @property
-    def says_verified(self) -> bool:
+    def claims_verified(self) -> bool:
         """The model's own word. A correction may repeat it, but not say it first.
 
         What it repeats must stand once, as a key, in an output that quotes no other object.
         """
-        said = self.reply.text
-        words = _VERIFIED.findall(said)
-        if len(set(words)) > 1:  # several objects that disagree
+        text = self.reply.text
+        flags = _VERIFIED.findall(text)
+        if len(set(flags)) > 1:  # several objects that disagree
             return False
-        if self.correction == "corrected" and (words != ["true"] or len(_OBJECT.findall(said)) > 1):
+        if self.correction == "corrected" and (flags != ["true"] or len(_OBJECT.findall(text)) > 1):
             return False
         return self.object.get("verified") is True
 
-    def _told(self, name: str) -> list[str]:
-        told = as_list(as_object(self.object.get("metadata")).get(name))
-        return list(dict.fromkeys(item for item in told if isinstance(item, str)))
+    def _claimed_list(self, name: str) -> list[str]:
+        items = list_or_empty(object_or_empty(self.object.get("metadata")).get(name))
+        return list(dict.fromkeys(item for item in items if isinstance(item, str)))
 
 
-class Desk:
+class Researcher:
     """Where prompts go out to the providers and validated answers come back."""
 
     def __init__(
@@ -127,29 +127,31 @@ class Desk:
         self._max_cycles = max_cycles
         self.sleep = sleep
 
-    async def ask(self, prompt: str, progress: Progress) -> Answer:
+    async def ask(self, prompt: str, progress: ProgressCallback) -> ModelAnswer:
         """The answer of the first provider that has one."""
-        answer, failed = await first_of(
+        answer, fallbacks = await first_success(
             self.providers, lambda provider: self._cycles(provider, prompt, progress)
         )
-        return replace(answer, fallback=tuple(failed))
+        return replace(answer, fallback=tuple(fallbacks))
 
-    async def _cycles(self, provider: Provider, prompt: str, progress: Progress) -> Answer:
+    async def _cycles(
+        self, provider: Provider, prompt: str, progress: ProgressCallback
+    ) -> ModelAnswer:
         """Cycle until there is an answer, or until another cycle would not help."""
         usages: list[Usage] = []
         cycles = 0
         try:
             async for attempt in tenacity.AsyncRetrying(
                 stop=tenacity.stop_after_attempt(self._max_cycles),
-                retry=tenacity.retry_if_exception(worth_another_try),
-                wait=lambda state: wait_after(state, WAITS),
+                retry=tenacity.retry_if_exception(is_retryable_now),
+                wait=lambda state: retry_delay(state, CYCLE_DELAYS),
                 sleep=self.sleep,
                 before_sleep=_log_retry,
                 reraise=True,
             ):
                 cycles += 1
                 with attempt:
-                    answer = await self._cycle(provider, prompt, progress, usages)
+                    answer = await self._attempt(provider, prompt, progress, usages)
                     usage = sum(usages, start=Usage()) if usages else None
                     return replace(answer, cycles=cycles, usage=usage)
         except PermissionDenied:
@@ -162,46 +164,49 @@ class Desk:
             ) from None
         raise AssertionError("tenacity returns or raises")
 
-    async def _cycle(
-        self, provider: Provider, prompt: str, progress: Progress, usages: list[Usage]
-    ) -> Answer:
+    async def _attempt(
+        self, provider: Provider, prompt: str, progress: ProgressCallback, usages: list[Usage]
+    ) -> ModelAnswer:
         reply = await provider.ask(prompt, progress)
         usages += [reply.usage] if reply.usage else []
-        found = await _found(reply)
+        found = await _find_answer(reply)
         if found:
             kind: Correction = "repaired" if found.repaired else "none"
-            answer = _successful(found.object, reply)
-            return Answer(answer, provider, reply, kind, found.truncated, None)
+            answer = _require_success(found.object, reply)
+            return ModelAnswer(answer, provider, reply, kind, found.truncated, None)
         progress("the answer is not valid JSON: correcting it")
-        found = await self._corrected(provider, reply.text, progress, usages)
-        known = overlap(str(found.object.get("report", "")), reply.text)
-        if known < TRUSTED_OVERLAP:
-            logger.warning("Only %.0f %% of a correction's words stand in its source", 100 * known)
-        overlapping = round(known, 2)
-        answer = _successful(found.object, reply)
-        return Answer(answer, provider, reply, "corrected", found.truncated, overlapping)
+        found = await self._correct(provider, reply.text, progress, usages)
+        overlap = word_overlap(str(found.object.get("report", "")), reply.text)
+        if overlap < MIN_TRUSTED_OVERLAP:
+            logger.warning(
+                "Only %.0f %% of a correction's words stand in its source", 100 * overlap
+            )
+        answer = _require_success(found.object, reply)
+        return ModelAnswer(answer, provider, reply, "corrected", found.truncated, round(overlap, 2))
 
-    async def _corrected(
-        self, provider: Provider, invalid: str, progress: Progress, usages: list[Usage]
-    ) -> Found:
+    async def _correct(
+        self, provider: Provider, invalid: str, progress: ProgressCallback, usages: list[Usage]
+    ) -> FoundObject:
         try:
             reply = await correct(provider, self.workspace, invalid, progress)
         except GeminiMcpError as error:
             logger.error("JSON correction failed: %s", error.code)
             raise
         usages += [reply.usage] if reply.usage else []
-        if found := await _found(reply):
+        if found := await _find_answer(reply):
             return found
         logger.error("JSON correction failed: its output is no valid JSON either")
         raise ExecutionFailed("The answer was not valid JSON, and neither was its correction.")
 
 
-async def _found(reply: Reply) -> Found | None:
+async def _find_answer(reply: Reply) -> FoundObject | None:
     # In a thread: megabytes of hostile text must not stop the server.
-    return await anyio.to_thread.run_sync(find, reply.text, fitting, KEYS, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(
+        find_object, reply.text, match_schema, ANSWER_KEYS, abandon_on_cancel=True
+    )
 
 
-def fitting(candidate: Object) -> Object | None:
+def match_schema(candidate: JsonObject) -> JsonObject | None:
     """The candidate as the schema wants it; None if it does not fit."""
     if "report" not in candidate and "result" in candidate:
         candidate["report"] = candidate.pop("result")
@@ -215,14 +220,16 @@ def fitting(candidate: Object) -> Object | None:
 def _validator() -> Any:
     import jsonschema  # late: it takes longer to import than our whole start may cost
 
-    return jsonschema.Draft202012Validator(SCHEMA)
+    return jsonschema.Draft202012Validator(ANSWER_SCHEMA)
 
 
-def _successful(answer: Object, reply: Reply) -> Object:
+def _require_success(answer: JsonObject, reply: Reply) -> JsonObject:
     if answer["success"]:
         return answer
-    said = str(answer.get("error") or answer.get("report") or "it gave no reason").strip()
-    raise ExecutionFailed(f"The model could not do the research: {gated(said[:500], [reply])}")
+    message = str(answer.get("error") or answer.get("report") or "it gave no reason").strip()
+    raise ExecutionFailed(
+        f"The model could not do the research: {check_text(message[:500], [reply])}"
+    )
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:

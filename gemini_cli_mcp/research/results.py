@@ -5,19 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.research.citation_gate import gated
+from gemini_cli_mcp.research.citation_gate import check_text
 from gemini_cli_mcp.research.evidence import Ledger
-from gemini_cli_mcp.research.researcher import Answer
-from gemini_cli_mcp.sanitize import scrub
+from gemini_cli_mcp.research.researcher import ModelAnswer
+from gemini_cli_mcp.sanitize import replace_unsafe_chars
 from gemini_cli_mcp.types import Evidence, Usage
 
 _WEAKEST_FIRST: tuple[Evidence, ...] = ("none", "events", "ledger")
 
 
-UNCHECKED: dict[Evidence, str] = {
+UNCHECKED_NOTES: dict[Evidence, str] = {
     "events": "Nothing was checked: the CLI told that it searched but not what it found, so links "
     "and their claims are the model's own.",
     "none": "Nothing was checked: the CLI told neither what it searched nor what it found, so "
@@ -25,23 +25,23 @@ UNCHECKED: dict[Evidence, str] = {
 }
 
 
-def common(question: str, started: float, answers: Sequence[Answer]) -> Object:
+def research_metadata(question: str, started: float, answers: Sequence[ModelAnswer]) -> JsonObject:
     """The metadata of a research that began at `started` and got these answers."""
-    ledger = Ledger.of(*(answer.reply for answer in answers))
+    ledger = Ledger.from_replies(*(answer.reply for answer in answers))
     kinds = [answer.reply.evidence for answer in answers]
     evidence: Evidence = next(kind for kind in _WEAKEST_FIRST if kinds.count(kind))
     provider = answers[-1].provider
     models = [answer.reply.model for answer in reversed(answers) if answer.reply.model]
     usages = [answer.usage for answer in answers if answer.usage]
-    metadata: Object = {
+    metadata: JsonObject = {
         "duration_ms": round((time.monotonic() - started) * 1000),
         "query": question,
-        "model": provider.asked_model or next(iter(models), "auto-detected"),
+        "model": provider.configured_model or next(iter(models), "auto-detected"),
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
-        "sources_visited": _each_once(answer.sources for answer in answers),
-        "search_queries_used": _each_once(answer.queries for answer in answers),
+        "sources_visited": _unique(answer.sources for answer in answers),
+        "search_queries_used": _unique(answer.queries for answer in answers),
         "evidence": evidence,
-        "grounded": None if evidence == "none" else ledger.searched,
+        "grounded": None if evidence == "none" else ledger.has_sources,
         "provider": provider.name,
         "usage": asdict(sum(usages, start=Usage())) if usages else None,
     }
@@ -57,12 +57,12 @@ def common(question: str, started: float, answers: Sequence[Answer]) -> Object:
 def _note(evidence: Evidence, ledger: Ledger, replies: Sequence[Reply]) -> str:
     """What a reader must know of what the text rests on."""
     if ledger.every_search_failed:
-        why = gated(scrub(redact(ledger.errors[0][:2000]))[:300], replies)
-        return f"Every web search failed, so the text is from the model's memory: {why}"
+        reason = check_text(replace_unsafe_chars(redact(ledger.errors[0][:2000]))[:300], replies)
+        return f"Every web search failed, so the text is from the model's memory: {reason}"
     if evidence != "ledger":
-        return UNCHECKED[evidence]
+        return UNCHECKED_NOTES[evidence]
     return "" if ledger.searches else "No web search was made: the text is from the model's memory."
 
 
-def _each_once(lists: Iterable[list[str]]) -> list[str]:
+def _unique(lists: Iterable[list[str]]) -> list[str]:
     return list(dict.fromkeys(item for items in lists for item in items))

@@ -5,26 +5,28 @@ import time
 import anyio
 
 from gemini_cli_mcp.errors import TimedOut
-from gemini_cli_mcp.json_values import Object
-from gemini_cli_mcp.research.citation_gate import gate
-from gemini_cli_mcp.research.question import checked_query, prompt
-from gemini_cli_mcp.research.researcher import Desk
-from gemini_cli_mcp.research.results import common
-from gemini_cli_mcp.types import Progress
+from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.research.citation_gate import check_report
+from gemini_cli_mcp.research.question import parse_query, render_prompt
+from gemini_cli_mcp.research.researcher import Researcher
+from gemini_cli_mcp.research.results import research_metadata
+from gemini_cli_mcp.types import ProgressCallback
 
 
-async def search(desk: Desk, query: object, *, timeout: float, progress: Progress) -> Object:
+async def search(
+    researcher: Researcher, query: object, *, timeout: float, progress: ProgressCallback
+) -> JsonObject:
     """Research the question and return the success result; failures are raised."""
-    question = checked_query(query)
+    question = parse_query(query)
     started = time.monotonic()
     try:
         with anyio.fail_after(timeout):
-            answer = await desk.ask(prompt("search-prompt", question), progress)
-            checked = await gate(answer.object["report"], [answer.reply])
+            answer = await researcher.ask(render_prompt("search-prompt", question), progress)
+            checked = await check_report(answer.object["report"], [answer.reply])
     except TimeoutError:
         raise TimedOut(f"There was no answer within {timeout:g} s.") from None
-    metadata: Object = {
-        **common(question, started, [answer]),
+    metadata: JsonObject = {
+        **research_metadata(question, started, [answer]),
         "citations": checked.citations,
         "cycles": answer.cycles,
         "correction": answer.correction,

@@ -10,54 +10,54 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gemini_cli_mcp.errors import InvalidInput
-from gemini_cli_mcp.json_values import Object, as_list, as_object
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 
 if TYPE_CHECKING:
-    from gemini_cli_mcp.research.markdown_parts import Parts
+    from gemini_cli_mcp.research.markdown_splitter import MarkdownParts
 
-LARGEST = 20_000
+MAX_RESULT_TOKENS = 20_000
 """Tokens of one result, roughly."""
-LARGEST_METADATA = 6_000
+MAX_METADATA_TOKENS = 6_000
 """Tokens of these that the metadata may take from a long report."""
 
 _DENSE = re.compile(r"https?://[^\s\"]+|[0-9]{3,}")
 
 
-def page(payload: Object, job_id: str, offset: int) -> Object:
+def paginate(payload: JsonObject, job_id: str, offset: int) -> JsonObject:
     """A finished result from `offset` on: whole, or a part of it and where the next begins."""
-    told: Object = {**payload, "status": "done", "job_id": job_id}
+    page: JsonObject = {**payload, "status": "done", "job_id": job_id}
     if not payload["success"]:
-        return told
+        return page
     report: str = payload["result"]
     if offset > len(report):
         raise InvalidInput(f"`offset` is {offset}, but the report has {len(report)} characters.")
     if offset:
-        del told["metadata"]  # it came with the first part
+        del page["metadata"]  # it came with the first part
     else:
-        room = max(LARGEST_METADATA, LARGEST - tokens(report))
-        told["metadata"] = _bounded(as_object(payload["metadata"]), room, job_id)
-    told["result"] = ""
-    room = max(LARGEST - tokens(told), LARGEST / 4)
-    if not offset and tokens(report) <= room:
-        return {**told, "result": report}
-    from gemini_cli_mcp.research.markdown_parts import Parts  # late: it parses Markdown
+        room = max(MAX_METADATA_TOKENS, MAX_RESULT_TOKENS - estimate_tokens(report))
+        page["metadata"] = _shorten_metadata(object_or_empty(payload["metadata"]), room, job_id)
+    page["result"] = ""
+    room = max(MAX_RESULT_TOKENS - estimate_tokens(page), MAX_RESULT_TOKENS / 4)
+    if not offset and estimate_tokens(report) <= room:
+        return {**page, "result": report}
+    from gemini_cli_mcp.research.markdown_splitter import MarkdownParts
 
-    parts = Parts(report)
-    end = _end(report, parts, offset, room)
-    told["result"] = parts.part(offset, end)
+    parts = MarkdownParts(report)
+    end = _part_end(report, parts, offset, room)
+    page["result"] = parts.part(offset, end)
     if end < len(report):
-        told["next_offset"] = end
-        told["note"] = (
+        page["next_offset"] = end
+        page["note"] = (
             f"Characters {offset} to {end} of {len(report)}. For the rest call deep_search_result "
             f'with job_id "{job_id}" and offset {end}.'
         )
-    return told
+    return page
 
 
-def _bounded(metadata: Object, room: float, job_id: str) -> Object:
+def _shorten_metadata(metadata: JsonObject, room: float, job_id: str) -> JsonObject:
     """The metadata; if it is too much, less and less of what is said twice or at length."""
-    for shorten in _ways_to_shorten():
-        if tokens(metadata) <= room:
+    for shorten in _shortening_steps():
+        if estimate_tokens(metadata) <= room:
             break
         metadata = {
             **shorten(metadata),
@@ -66,16 +66,18 @@ def _bounded(metadata: Object, room: float, job_id: str) -> Object:
     return metadata
 
 
-def _ways_to_shorten() -> Iterator[Callable[[Object], Object]]:
-    def lists(*names: str, longest: int) -> Callable[[Object], Object]:
+def _shortening_steps() -> Iterator[Callable[[JsonObject], JsonObject]]:
+    def lists(*names: str, longest: int) -> Callable[[JsonObject], JsonObject]:
         return lambda told: {
             name: value[:longest] if name in names else value for name, value in told.items()
         }
 
-    def rounds(shorten: Callable[[Object], Object]) -> Callable[[Object], Object]:
+    def rounds(shorten: Callable[[JsonObject], JsonObject]) -> Callable[[JsonObject], JsonObject]:
         return lambda metadata: {
             **metadata,
-            "rounds": [shorten(as_object(item)) for item in as_list(metadata.get("rounds"))],
+            "rounds": [
+                shorten(object_or_empty(item)) for item in list_or_empty(metadata.get("rounds"))
+            ],
         }
 
     # What the rounds list is in the totals too.
@@ -92,18 +94,20 @@ def _ways_to_shorten() -> Iterator[Callable[[Object], Object]]:
     yield lists("query", "note", longest=500)
 
 
-def _end(report: str, parts: "Parts", start: int, room: float) -> int:
+def _part_end(report: str, parts: "MarkdownParts", start: int, room: float) -> int:
     """Where a part that begins at `start` ends."""
     low, high = start + 1, min(len(report), start + int(room * 4) + 1)
-    if high == len(report) and tokens(report[start:]) <= room:
+    if high == len(report) and estimate_tokens(report[start:]) <= room:
         return high
     while low < high:  # the longest part that is not too long
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if tokens(report[start:middle]) <= room else (low, middle - 1)
-    return parts.cut_before(start, low)
+        low, high = (
+            (middle, high) if estimate_tokens(report[start:middle]) <= room else (low, middle - 1)
+        )
+    return parts.find_cut(start, low)
 
 
-def tokens(value: object) -> float:
+def estimate_tokens(value: object) -> float:
     """Roughly, and rather too many: four Latin characters each, two of an address, else one."""
     text = json.dumps(value, ensure_ascii=False)
     latin = len(text.encode("ascii", "ignore"))

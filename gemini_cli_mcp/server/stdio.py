@@ -16,29 +16,29 @@ from contextlib import suppress
 
 import anyio
 
-from gemini_cli_mcp.server.app import Server
-from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.server.app import McpApp
+from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
-LOOK = 0.25
+CLIENT_CHECK_INTERVAL = 0.25
 """Seconds between two looks at whether the client is still there."""
-SETTLE = 1.0
+CLIENT_GONE_DELAY = 1.0
 """Seconds that a server has to end by itself when its client is gone."""
-CUT_OFF = 0.5
+FORCED_EXIT_DELAY = 0.5
 """Seconds beyond all others after which a process that hangs in itself is ended."""
 
 
-async def serve_stdio(config: Config, environ: Mapping[str, str]) -> None:
+async def serve_stdio(settings: Settings, environ: Mapping[str, str]) -> None:
     """Serve until the client closes stdin, dies or sends SIGTERM."""
-    workspace = Workspace(config.config_dir)
-    server = Server(config, environ, workspace)
+    workspace = Workspace(settings.config_dir)
+    server = McpApp(settings, environ, workspace)
     gone = anyio.Event()
-    _watch_client(gone, config.limits.stdio_shutdown + CUT_OFF)
+    _watch_client(gone, settings.limits.stdio_shutdown_timeout + FORCED_EXIT_DELAY)
     # Open to the very end: a second signal must not come between.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with anyio.create_task_group() as tasks:
-            seconds = config.limits.stdio_shutdown
-            tasks.start_soon(_until_told_to_end, server, workspace, signals, gone, seconds)
+            seconds = settings.limits.stdio_shutdown_timeout
+            tasks.start_soon(_shut_down_when_told, server, workspace, signals, gone, seconds)
             try:
                 await server.run_stdio_async()
             except* (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -46,8 +46,8 @@ async def serve_stdio(config: Config, environ: Mapping[str, str]) -> None:
             tasks.cancel_scope.cancel()
 
 
-async def _until_told_to_end(
-    server: Server,
+async def _shut_down_when_told(
+    server: McpApp,
     workspace: Workspace,
     signals: AsyncIterator[signal.Signals],
     gone: anyio.Event,
@@ -61,11 +61,11 @@ async def _until_told_to_end(
         tasks.cancel_scope.cancel()
     if gone.is_set():
         # What it sent before it left may still be on its way, and the server then ends by itself.
-        await anyio.sleep(SETTLE)
-        seconds -= SETTLE
+        await anyio.sleep(CLIENT_GONE_DELAY)
+        seconds -= CLIENT_GONE_DELAY
     try:
         with anyio.move_on_after(seconds, shield=True):
-            await server.end()
+            await server.shutdown()
         workspace.close()
     finally:
         # A thread of the SDK waits in a read or a write that nothing can interrupt.
@@ -91,7 +91,7 @@ def _watch_client(gone: anyio.Event, seconds: float) -> None:
 
     def watch() -> None:
         while os.getppid() == parent and not _is_closed(stdin):
-            time.sleep(LOOK)
+            time.sleep(CLIENT_CHECK_INTERVAL)
         with suppress(RuntimeError):  # it has ended
             loop.call_soon_threadsafe(gone.set)
         time.sleep(seconds)

@@ -18,87 +18,99 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from gemini_cli_mcp.http_common.access_log import AccessLogMiddleware
 from gemini_cli_mcp.http_common.auth import (
-    AccessLog,
-    Door,
+    AuthMiddleware,
     Token,
-    checked_host,
-    checked_names,
-    tokens_of,
+    parse_tokens,
+    require_tokens_if_public,
+    require_valid_hosts,
 )
-from gemini_cli_mcp.http_common.metrics import TYPE, Metrics
-from gemini_cli_mcp.http_common.serving import NoBody, address_of, body_of, listen, serve
-from gemini_cli_mcp.json_values import Object, as_object
+from gemini_cli_mcp.http_common.metrics import CONTENT_TYPE, Metrics
+from gemini_cli_mcp.http_common.serving import (
+    BodyError,
+    base_url,
+    bind_socket,
+    read_body,
+    run_server,
+)
+from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.server.app import Server
-from gemini_cli_mcp.server.sessions import Sessions
-from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.server.app import McpApp
+from gemini_cli_mcp.server.session_ids import SessionIds
+from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-LARGEST_BODY = 4 << 20
-SESSION = b"mcp-session-id"
-CANCELLED = -32800
-NO_METHOD = -32601
-LISTEN = "subscriptions/listen"
+MAX_BODY_BYTES = 4 << 20
+SESSION_HEADER = b"mcp-session-id"
+REQUEST_CANCELLED = -32800
+METHOD_NOT_FOUND = -32601
+LISTEN_METHOD = "subscriptions/listen"
 
 
 async def serve_http(
-    config: Config, environ: Mapping[str, str], host: str, port: int, hosts: Sequence[str]
+    settings: Settings,
+    environ: Mapping[str, str],
+    host: str,
+    port: int,
+    allowed_hosts: Sequence[str],
 ) -> None:
     """Serve until SIGTERM. ConfigError if it cannot begin."""
-    tokens = tokens_of(environ)
-    checked_host(host, tokens)
-    checked_names(hosts, tokens)
-    listening = listen(host, port)
-    server = Server(config, environ, Workspace(config.config_dir))
-    http = Http(server, tokens, hosts, config.limits)
-    logger.info("MCP over HTTP at %s/mcp", address_of(listening))
-    await serve(
+    tokens = parse_tokens(environ)
+    require_tokens_if_public(host, tokens)
+    require_valid_hosts(allowed_hosts, tokens)
+    sock = bind_socket(host, port)
+    server = McpApp(settings, environ, Workspace(settings.config_dir))
+    http = HttpServer(server, tokens, allowed_hosts, settings.limits)
+    logger.info("MCP over HTTP at %s/mcp", base_url(sock))
+    await run_server(
         http.asgi,
-        listening,
-        limits=config.limits,
-        grace=config.grace,
-        end=http.end,
+        sock,
+        limits=settings.limits,
+        grace=settings.grace,
+        on_shutdown=http.cancel_calls,
     )
 
 
-class Http:
+class HttpServer:
     """Everything that comes in over HTTP."""
 
     def __init__(
-        self, server: Server, tokens: Sequence[Token], hosts: Sequence[str], limits: Limits
+        self, server: McpApp, tokens: Sequence[Token], hosts: Sequence[str], limits: Limits
     ) -> None:
         self._server = server
-        self._metrics = Metrics(server.numbers)
-        server.watch = self._metrics
+        self._metrics = Metrics(server.gauges)
+        server.record_to(self._metrics)
         # Host and Origin are the door's business, for every address.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self._manager = StreamableHTTPSessionManager(
             server.lowlevel, stateless=True, security_settings=unchecked
         )
-        self._exchange = Exchange(self._manager, Sessions(tokens), limits)
+        self._endpoint = McpEndpoint(self._manager, SessionIds(tokens), limits)
         routes = Starlette(
             routes=[
-                Route("/mcp", self._exchange),
+                Route("/mcp", self._endpoint),
                 Route("/healthz", self._health, methods=["GET"]),
                 Route("/readyz", self._ready, methods=["GET"]),
-                Route("/metrics", self._measured, methods=["GET"]),
+                Route("/metrics", self._metrics_page, methods=["GET"]),
             ],
             lifespan=self._lifespan,
         )
-        open_paths = ("/healthz", "/readyz")
-        door = Door(routes, tokens, refusal, open_paths=open_paths, hosts=hosts)
-        self.asgi = AccessLog(door)
+        public_paths = ("/healthz", "/readyz")
+        middleware = AuthMiddleware(
+            routes, tokens, json_error, public_paths=public_paths, allowed_hosts=hosts
+        )
+        self.asgi = AccessLogMiddleware(middleware)
 
-    def end(self) -> None:
+    def cancel_calls(self) -> None:
         """End all calls that run."""
-        self._exchange.end()
+        self._endpoint.cancel_all()
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncGenerator[None]:
-        self._server.greet()
+        self._server.allow_warmup()
         async with self._manager.run():
             yield
 
@@ -107,69 +119,72 @@ class Http:
 
     async def _ready(self, request: Request) -> Response:
         """Whether a search can work, and what is missing; no more than a stranger may know."""
-        problem = await self._server.problem()
+        problem = await self._server.readiness_error()
         if problem is None:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not ready", "code": problem.code}, 503)
 
-    async def _measured(self, request: Request) -> Response:
-        return Response(self._metrics.page(), media_type=TYPE)
+    async def _metrics_page(self, request: Request) -> Response:
+        return Response(self._metrics.render(), media_type=CONTENT_TYPE)
 
 
-class Exchange:
+class McpEndpoint:
     """The MCP endpoint: one POST in, one answer out."""
 
     def __init__(
-        self, manager: StreamableHTTPSessionManager, sessions: Sessions, limits: Limits
+        self, manager: StreamableHTTPSessionManager, sessions: SessionIds, limits: Limits
     ) -> None:
         self._limits = limits
         self._manager = manager
         self._sessions = sessions
-        self._calls: dict[tuple[str, str, str], list[Call]] = {}
+        self._in_flight: dict[tuple[str, str, str], list[InFlightRequest]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if refused := self._refused(scope):
-            await refused(scope, receive, send)
+        if rejection := self._rejection(scope):
+            await rejection(scope, receive, send)
             return
         try:
-            body = await body_of(receive, LARGEST_BODY, self._limits.request_body)
-        except NoBody as why:
-            await refusal(why.status, why.message, why.code)(scope, receive, send)
+            body = await read_body(receive, MAX_BODY_BYTES, self._limits.request_body_timeout)
+        except BodyError as why:
+            await json_error(why.status, why.message, why.code)(scope, receive, send)
             return
         if scope["method"] == "DELETE":  # there is nothing to forget but calls that run
             self._end_session(scope)
             await Response(status_code=200)(scope, receive, send)
             return
-        told = _object(body)
-        if told.get("method") == LISTEN:
+        message = _parse_object(body)
+        if message.get("method") == LISTEN_METHOD:
             # What it would tell is other owners' business too, and it would never end.
-            error = {"code": NO_METHOD, "message": f"{LISTEN} is not offered over HTTP"}
-            answer = {"jsonrpc": "2.0", "id": told.get("id"), "error": error}
+            error = {
+                "code": METHOD_NOT_FOUND,
+                "message": f"{LISTEN_METHOD} is not offered over HTTP",
+            }
+            answer = {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
             await JSONResponse(answer, 404)(scope, receive, send)
             return
-        if told.get("method") == "notifications/cancelled":
-            self._cancel(scope, as_object(told.get("params")).get("requestId"))
-        await self._call(scope, receive, send, body, told)
+        if message.get("method") == "notifications/cancelled":
+            self._cancel(scope, object_or_empty(message.get("params")).get("requestId"))
+        await self._handle(scope, receive, send, body, message)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _rejection(self, scope: Scope) -> Response | None:
         if scope["method"] not in ("POST", "DELETE"):
-            answer = refusal(405, "Send requests by POST.", "method_not_allowed")
+            answer = json_error(405, "Send requests by POST.", "method_not_allowed")
             answer.headers["allow"] = "POST, DELETE"
             return answer
-        session = _session(scope)
-        if session is not None and not self._sessions.belongs(session, scope["owner"]):
-            return refusal(404, "There is no such session.", "session_not_found")
+        session = _session_id(scope)
+        if session is not None and not self._sessions.verify(session, scope["owner"]):
+            return json_error(404, "There is no such session.", "session_not_found")
         return None
 
-    async def _call(
-        self, scope: Scope, receive: Receive, send: Send, body: bytes, told: Object
+    async def _handle(
+        self, scope: Scope, receive: Receive, send: Send, body: bytes, message: JsonObject
     ) -> None:
         """One request, which ends when its client leaves or takes it back."""
-        call = Call(send, told.get("id"))
-        if told.get("method") == "initialize":
+        call = InFlightRequest(send, message.get("id"))
+        if message.get("method") == "initialize":
             call.session = self._sessions.issue(scope["owner"])
-        key = _key(scope, told.get("id"))
-        self._calls.setdefault(key, []).append(call)
+        key = _key(scope, message.get("id"))
+        self._in_flight.setdefault(key, []).append(call)
         try:
             async with anyio.create_task_group() as tasks:
 
@@ -178,44 +193,44 @@ class Exchange:
                         await self._manager.handle_request(
                             _without_session(scope), call.replay(body), call.send
                         )
-                    await call.take_back()
+                    await call.send_cancelled()
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(work)
                 while (await receive())["type"] != "http.disconnect":
                     pass
-                call.gone.set()
+                call.client_gone.set()
                 tasks.cancel_scope.cancel()
         finally:
-            self._calls[key].remove(call)
-            if not self._calls[key]:
-                del self._calls[key]
+            self._in_flight[key].remove(call)
+            if not self._in_flight[key]:
+                del self._in_flight[key]
 
-    def end(self) -> None:
-        for calls in list(self._calls.values()):
+    def cancel_all(self) -> None:
+        for calls in list(self._in_flight.values()):
             for call in list(calls):
                 call.scope.cancel()
 
     def _cancel(self, scope: Scope, request_id: object) -> None:
         """A call that its client does not want any more."""
-        calls = self._calls.get(_key(scope, request_id), [])
+        calls = self._in_flight.get(_key(scope, request_id), [])
         if len(calls) == 1:  # without a session, two clients of one owner may be meant
             calls[0].scope.cancel()
 
     def _end_session(self, scope: Scope) -> None:
-        session = _session(scope)
-        for (owner, name, _), calls in list(self._calls.items()):
+        session = _session_id(scope)
+        for (owner, name, _), calls in list(self._in_flight.items()):
             if session and (owner, name) == (scope["owner"], session):
                 for call in calls:
                     call.scope.cancel()
 
 
-class Call:
+class InFlightRequest:
     """One request under way, and its answer as far as it was sent."""
 
     def __init__(self, send: Send, request_id: object) -> None:
         self.scope = anyio.CancelScope()
-        self.gone = anyio.Event()
+        self.client_gone = anyio.Event()
         self.session: str | None = None
         """The id that the answer is to carry."""
         self._send = send
@@ -231,7 +246,7 @@ class Call:
         async def receive() -> Message:
             if messages:
                 return messages.pop()
-            await self.gone.wait()
+            await self.client_gone.wait()
             return {"type": "http.disconnect"}
 
         return receive
@@ -243,17 +258,17 @@ class Call:
             kind = next((value for name, value in headers if name.lower() == b"content-type"), b"")
             self._events = kind.startswith(b"text/event-stream")
             if self.session and message["status"] == 200:
-                headers.append((SESSION, self.session.encode()))
+                headers.append((SESSION_HEADER, self.session.encode()))
             message = {**message, "headers": headers}
         elif not message.get("more_body"):
             self._ended = True
         await self._send(message)
 
-    async def take_back(self) -> None:
+    async def send_cancelled(self) -> None:
         """The end of an answer to a call that its client has taken back."""
         if self._ended or not self.scope.cancelled_caught:
             return
-        error = {"code": CANCELLED, "message": "Request cancelled"}
+        error = {"code": REQUEST_CANCELLED, "message": "Request cancelled"}
         said = json.dumps({"jsonrpc": "2.0", "id": self._id, "error": error}).encode()
         if not self._started:
             await Response(said, media_type="application/json")(
@@ -264,29 +279,29 @@ class Call:
             await self._send({"type": "http.response.body", "body": event})
 
 
-def refusal(status: int, message: str, code: str) -> Response:
+def json_error(status: int, message: str, code: str) -> Response:
     """What a client gets that does not come as far as MCP."""
     return JSONResponse({"error": {"code": code, "message": message}}, status)
 
 
-def _object(body: bytes) -> Object:
+def _parse_object(body: bytes) -> JsonObject:
     try:
-        return as_object(json.loads(body))
+        return object_or_empty(json.loads(body))
     except (ValueError, RecursionError):
         return {}
 
 
-def _session(scope: Scope) -> str | None:
-    found = [value for name, value in scope["headers"] if name == SESSION]
+def _session_id(scope: Scope) -> str | None:
+    found = [value for name, value in scope["headers"] if name == SESSION_HEADER]
     return found[0].decode("latin-1") if found else None
 
 
 def _without_session(scope: Scope) -> Scope:
     """The transport knows no sessions."""
-    headers = [(name, value) for name, value in scope["headers"] if name != SESSION]
+    headers = [(name, value) for name, value in scope["headers"] if name != SESSION_HEADER]
     return {**scope, "headers": headers}
 
 
 def _key(scope: Scope, request_id: object) -> tuple[str, str, str]:
     client = scope.get("client") or ("",)
-    return scope["owner"], _session(scope) or f"from {client[0]}", json.dumps(request_id)
+    return scope["owner"], _session_id(scope) or f"from {client[0]}", json.dumps(request_id)

@@ -14,21 +14,19 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from gemini_cli_mcp.errors import ConfigError
-from gemini_cli_mcp.json_values import Object
-from gemini_cli_mcp.settings.upstreams import UNSET, GatewayFile, Strict
-from gemini_cli_mcp.types import MAX_QUERY
+from gemini_cli_mcp.settings.upstreams import DEFAULT_GATEWAY, GatewaySettings, StrictModel
 
 Family = Literal["gemini-cli", "antigravity", "gemini-api", "glm"]
-GOOGLE: tuple[Family, ...] = ("gemini-cli", "antigravity", "gemini-api")
+GOOGLE_FAMILIES: tuple[Family, ...] = ("gemini-cli", "antigravity", "gemini-api")
 """Those that search with Google."""
-FAMILIES: tuple[Family, ...] = (*GOOGLE, "glm")
-MODELS = ("gemini-", "glm-", "flash", "pro", "auto")
+FAMILIES: tuple[Family, ...] = (*GOOGLE_FAMILIES, "glm")
+MODEL_PREFIXES = ("gemini-", "glm-", "flash", "pro", "auto")
 """How the name of a model begins; what begins otherwise is an account's alias."""
-RECENCIES = {"oneDay": 1, "oneWeek": 7, "oneMonth": 31, "oneYear": 366, "noLimit": None}
+RECENCY_DAYS = {"oneDay": 1, "oneWeek": 7, "oneMonth": 31, "oneYear": 366, "noLimit": None}
 """How new hits must be, and how many days that is."""
-MOST_HITS = 50
-USUAL_HITS = 10
-OF_PROVIDER: dict[str, Family] = {
+MAX_HITS = 50
+DEFAULT_HITS = 10
+FAMILY_BY_PROVIDER: dict[str, Family] = {
     "gemini": "gemini-cli",
     "antigravity": "antigravity",
     "api": "gemini-api",
@@ -41,7 +39,7 @@ _COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII)
 
 
-class Glm(Strict):
+class GlmSettings(StrictModel):
     """What only the family `glm` knows."""
 
     form: Literal["chat", "api"] = "chat"
@@ -51,20 +49,20 @@ class Glm(Strict):
     )
 
 
-class _Engine(Strict):
+class _Engine(StrictModel):
     id: _Name
     provider_key: str = Field(alias="providerKey")
     description: Annotated[str, Field(min_length=1, max_length=500)]
     default: bool = False
-    glm: Glm = Glm.model_validate({})
+    glm: GlmSettings = GlmSettings.model_validate({})
 
 
-class _WebSearch(Strict):
+class _WebSearch(StrictModel):
     engines: Annotated[list[_Engine], Field(min_length=1)]
     inject_policy: Literal["selective", "always"] = Field("selective", alias="injectPolicy")
 
 
-class _Route(Strict):
+class _Route(StrictModel):
     id: str
     priority: Annotated[float, Field(allow_inf_nan=False)] = 0
     targets: list[str]
@@ -78,19 +76,19 @@ class _Router(BaseModel):
     routing: _Routing
 
 
-class _Account(Strict):
+class _Account(StrictModel):
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] = Field(alias="apiKeyEnv")
 
 
 class _File(BaseModel):
     web_search: _WebSearch | None = Field(None, alias="webSearch")
-    gateway: GatewayFile = UNSET
+    gateway: GatewaySettings = DEFAULT_GATEWAY
     router: _Router | None = Field(None, alias="virtualrouter")
     accounts: dict[str, _Account] = Field(default_factory=dict[str, _Account])
 
 
 @dataclass(frozen=True)
-class Target:
+class EngineTarget:
     """Who serves: a family, an account of it, a model."""
 
     family: Family
@@ -100,14 +98,14 @@ class Target:
     """The variable that holds the account's key."""
 
     @classmethod
-    def parse(cls, provider_key: str, accounts: Mapping[str, _Account]) -> "Target":
+    def parse(cls, provider_key: str, accounts: Mapping[str, _Account]) -> "EngineTarget":
         name, _, rest = provider_key.partition(".")
         if name not in FAMILIES:
-            known = ", ".join(FAMILIES)
-            raise ValueError(f"{name[:20]!r} is no known family ({known})")
+            families = ", ".join(FAMILIES)
+            raise ValueError(f"{name[:20]!r} is no known family ({families})")
         family = name
         alias = None
-        if not rest.startswith(MODELS):
+        if not rest.startswith(MODEL_PREFIXES):
             alias, _, rest = rest.partition(".")
             if not alias:
                 raise ValueError(f"{provider_key!r} names neither account nor model")
@@ -125,8 +123,8 @@ class Engine:
 
     id: str
     description: str
-    targets: tuple[Target, ...]
-    glm: Glm
+    targets: tuple[EngineTarget, ...]
+    glm: GlmSettings
 
 
 @dataclass(frozen=True)
@@ -138,17 +136,17 @@ class Engines:
     """The engine of a call that names none; None: it must name one."""
     inject_policy: str = "selective"
     key_variables: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """What is accepted but has no effect."""
-    gateway: GatewayFile = UNSET
+    gateway: GatewaySettings = DEFAULT_GATEWAY
 
     @property
-    def google(self) -> "Engines":
+    def google_only(self) -> "Engines":
         """Those that mean Google; all of them if none does."""
         chosen = tuple(
             engine
             for engine in self.engines
-            if engine.targets[0].family in GOOGLE or "google" in engine.id.lower()
+            if engine.targets[0].family in GOOGLE_FAMILIES or "google" in engine.id.lower()
         )
         if not chosen:
             return self
@@ -156,67 +154,43 @@ class Engines:
         default = self.default if self.default in [engine.id for engine in chosen] else only
         return replace(self, engines=chosen, default=default)
 
-    @property
-    def parameters(self) -> Object:
-        """What `web_search` takes, as a JSON Schema."""
-        described = "; ".join(f"{engine.id}: {engine.description}" for engine in self.engines)
-        engine: Object = {
-            "type": "string",
-            "enum": [engine.id for engine in self.engines],
-            "description": described,
-        }
-        if self.default:
-            engine["default"] = self.default
-        properties = {
-            "query": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": MAX_QUERY,
-                "description": "The complete question, in the user's language",
-            },
-            "engine": engine,
-            "recency": {"type": "string", "enum": list(RECENCIES), "default": "noLimit"},
-            "count": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": MOST_HITS,
-                "default": USUAL_HITS,
-            },
-        }
-        required = ["query"] if self.default else ["query", "engine"]
-        return {"type": "object", "required": required, "properties": properties}
-
     def get(self, engine_id: str) -> Engine | None:
         return next((engine for engine in self.engines if engine.id == engine_id), None)
 
 
 def default_engines(provider: str, model: str) -> Engines:
     """The one engine there is when no file says otherwise."""
-    target = Target(OF_PROVIDER[provider], None, model)
-    engine = Engine("google", "Google Search", (target,), Glm.model_validate({}))
+    target = EngineTarget(FAMILY_BY_PROVIDER[provider], None, model)
+    engine = Engine("google", "Google Search", (target,), GlmSettings.model_validate({}))
     return Engines((engine,), "google")
 
 
-def load_engines_file(path: Path, otherwise: Engines) -> Engines:
+def load_engines_file(path: Path, fallback: Engines) -> Engines:
     """The engines of a file, or these if it has none; ConfigError names the place that is wrong."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{_NAMED} {path}: it cannot be read ({type(error).__name__}).") from None
+        raise ConfigError(
+            f"{_VARIABLE} {path}: it cannot be read ({type(error).__name__})."
+        ) from None
     try:
         file = _File.model_validate_json(_without_comments(text))
-        return _engines(file, file.web_search) if file.web_search else _gateway(file, otherwise)
+        return (
+            _build_engines(file, file.web_search)
+            if file.web_search
+            else _with_gateway(file, fallback)
+        )
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}"
             for item in error.errors()
         )
-        raise ConfigError(f"{_NAMED} {path}: {problems}") from None
+        raise ConfigError(f"{_VARIABLE} {path}: {problems}") from None
     except ValueError as error:
-        raise ConfigError(f"{_NAMED} {path}: {error}") from None
+        raise ConfigError(f"{_VARIABLE} {path}: {error}") from None
 
 
-_NAMED = "GEMINI_MCP_WEB_SEARCH:"
+_VARIABLE = "GEMINI_MCP_WEB_SEARCH:"
 
 
 def _without_comments(text: str) -> str:
@@ -228,31 +202,31 @@ def _without_comments(text: str) -> str:
     return _COMMA.sub(blank, _COMMENT.sub(blank, text))
 
 
-def _gateway(file: _File, engines: Engines) -> Engines:
+def _with_gateway(file: _File, engines: Engines) -> Engines:
     if "gateway" not in file.model_fields_set:
         raise ValueError("it has neither `webSearch` nor `gateway`")
     keys = engines.key_variables | file.gateway.key_variables
     return replace(engines, gateway=file.gateway, key_variables=keys)
 
 
-def _engines(file: _File, web_search: _WebSearch) -> Engines:
+def _build_engines(file: _File, web_search: _WebSearch) -> Engines:
     for alias in file.accounts:
-        if alias.startswith(MODELS) or "." in alias or not alias:
+        if alias.startswith(MODEL_PREFIXES) or "." in alias or not alias:
             raise ValueError(f"accounts.{alias}: such an alias would be taken for a model")
     entries = web_search.engines
-    parsed: list[tuple[_Engine, Target]] = []
+    parsed: list[tuple[_Engine, EngineTarget]] = []
     for index, entry in enumerate(entries):
-        place = f"webSearch.engines.{index}"
+        location = f"webSearch.engines.{index}"
         if entry.id in [other.id for other in entries[:index]]:
-            raise ValueError(f"{place}.id: {entry.id!r} is there twice")
+            raise ValueError(f"{location}.id: {entry.id!r} is there twice")
         try:
-            parsed.append((entry, Target.parse(entry.provider_key, file.accounts)))
+            parsed.append((entry, EngineTarget.parse(entry.provider_key, file.accounts)))
         except ValueError as error:
-            raise ValueError(f"{place}.providerKey: {error}") from None
+            raise ValueError(f"{location}.providerKey: {error}") from None
     defaults = [entry.id for entry in entries if entry.default]
     if len(defaults) > 1:
         raise ValueError(f"webSearch.engines: more than one default ({', '.join(defaults)})")
-    routed = _routed(file)
+    routed = _routed_targets(file)
     for entry, _ in parsed:
         if routed is not None and entry.provider_key not in [key for key, _ in routed]:
             raise ValueError(
@@ -265,7 +239,7 @@ def _engines(file: _File, web_search: _WebSearch) -> Engines:
     aliases = {target.alias for target in targets if target.alias and not target.key_variable}
     return Engines(
         tuple(
-            Engine(entry.id, entry.description, _serving(target, others), entry.glm)
+            Engine(entry.id, entry.description, _targets_of_engine(target, others), entry.glm)
             for entry, target in parsed
         ),
         next(iter(defaults), only),
@@ -279,24 +253,26 @@ def _engines(file: _File, web_search: _WebSearch) -> Engines:
     )
 
 
-def _routed(file: _File) -> list[tuple[str, Target]] | None:
+def _routed_targets(file: _File) -> list[tuple[str, EngineTarget]] | None:
     """All targets of the routing, the highest priority first; None if there is no routing."""
     if file.router is None:
         return None
     routes = sorted(file.router.routing.web_search, key=lambda route: -route.priority)
-    found: list[tuple[str, Target]] = []
+    targets: list[tuple[str, EngineTarget]] = []
     for route in routes:
         for key in route.targets:
             try:
-                found.append((key, Target.parse(key, file.accounts)))
+                targets.append((key, EngineTarget.parse(key, file.accounts)))
             except ValueError as error:
                 raise ValueError(
                     f"virtualrouter.routing.web_search, route {route.id!r}: {error}"
                 ) from None
-    return found
+    return targets
 
 
-def _serving(target: Target, others: list[Target]) -> tuple[Target, ...]:
+def _targets_of_engine(
+    target: EngineTarget, others: list[EngineTarget]
+) -> tuple[EngineTarget, ...]:
     """Those that differ from the target only in the account, in the order of the routing."""
     same = [
         other for other in others if (other.family, other.model) == (target.family, target.model)

@@ -18,18 +18,18 @@ from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.redaction import redact, secret_values
 from gemini_cli_mcp.settings.engines_file import Engines, default_engines, load_engines_file
-from gemini_cli_mcp.settings.upstreams import Address
+from gemini_cli_mcp.settings.upstreams import BaseUrl
 from gemini_cli_mcp.types import Thinking
 
 ProviderName = Literal["gemini", "antigravity", "api"]
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MIN_ROUNDS = 2
 """A deep search drafts and verifies at least once."""
 
 
-class Config(BaseModel):
+class Settings(BaseModel):
     """The settings of one server. Field titles are the variables, descriptions their meaning."""
 
     model_config = ConfigDict(frozen=True)
@@ -140,7 +140,7 @@ class Config(BaseModel):
         title="GEMINI_MCP_WEB_SEARCH",
         description="File with the engines of web_search; unset: one engine, `google`",
     )
-    upstream_url: Address | None = Field(
+    upstream_url: BaseUrl | None = Field(
         None,
         title="GEMINI_MCP_UPSTREAM_URL",
         description="Where `gateway` sends chats, up to and with `/v1`; its key, if it needs one, "
@@ -169,36 +169,36 @@ class Config(BaseModel):
 
     @field_validator("max_rounds")
     @classmethod
-    def _two_at_least(cls, value: int) -> int:
+    def _at_least_min_rounds(cls, value: int) -> int:
         return max(value, MIN_ROUNDS)
 
     @field_validator("providers", mode="before")
     @classmethod
-    def _listed(cls, value: object) -> object:
+    def _split_providers(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
 
     @field_validator("pass_env", mode="before")
     @classmethod
-    def _names(cls, value: object) -> object:
+    def _split_variable_names(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         names = tuple(name.strip() for name in value.split(",") if name.strip())
-        if not all(_NAME.fullmatch(name) for name in names):
+        if not all(_VARIABLE_NAME.fullmatch(name) for name in names):
             raise ValueError("should be names of variables, separated by commas")
         return names
 
     @field_validator("model", "correction_model", "grounded_model")
     @classmethod
-    def _no_flag(cls, value: str | None) -> str | None:
+    def _reject_flag(cls, value: str | None) -> str | None:
         if value and value.startswith("-"):
             raise ValueError("should be a model name, not a flag")
         return value
 
     @field_validator("web_search")
     @classmethod
-    def _file(cls, value: Path | None) -> Path | None:
+    def _absolute_file(cls, value: Path | None) -> Path | None:
         try:
             return value.expanduser().absolute() if value else None
         except RuntimeError:
@@ -206,7 +206,7 @@ class Config(BaseModel):
 
     @field_validator("config_dir")
     @classmethod
-    def _folder(cls, value: Path) -> Path:
+    def _absolute_folder(cls, value: Path) -> Path:
         try:
             value = value.expanduser().absolute()
             usable = value.is_dir() or not value.exists()
@@ -223,29 +223,29 @@ class Config(BaseModel):
         return load_engines_file(self.web_search, google) if self.web_search else google
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str], limits: Limits | None = None) -> "Config":
+    def from_env(cls, environ: Mapping[str, str], limits: Limits | None = None) -> "Settings":
         """The configuration that `environ` holds; ConfigError names every wrong variable."""
         variables = {name: field.title for name, field in cls.model_fields.items() if field.title}
-        given = {
+        values = {
             name: environ[variable].strip()
             for name, variable in variables.items()
             if environ.get(variable, "").strip()
         }
         try:
-            config = cls.model_validate({**given, "limits": limits or Limits()})
+            settings = cls.model_validate({**values, "limits": limits or Limits()})
             # A bad engines file stops the start too; its accounts name further secrets.
-            secrets = secret_values(environ, config.engines.key_variables)
-            return config.model_copy(update={"secrets": secrets})
+            secrets = secret_values(environ, settings.engines.key_variables)
+            return settings.model_copy(update={"secrets": secrets})
         except ValidationError as error:
             problems = (
-                f"{variables[name]}={given[name]!r}: {_takes(item['msg'])}"
+                f"{variables[name]}={values[name]!r}: {_expectation(item['msg'])}"
                 for item in error.errors()
                 for name in [str(item["loc"][0])]
             )
             raise ConfigError(redact("; ".join(problems), secret_values(environ))) from None
 
 
-def _takes(message: str) -> str:
+def _expectation(message: str) -> str:
     """What pydantic says, as the end of our sentence."""
     message = message.removeprefix("Value error, ").removeprefix("Input ")
     return message[0].lower() + message[1:]

@@ -10,21 +10,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from gemini_cli_mcp.errors import ConfigError
 
 MatchMode = Literal["substring", "word"]
-KEY = "GEMINI_MCP_UPSTREAM_KEY"
-Address = Annotated[str, Field(pattern=r"^https?://[^\s?#]+$", max_length=2000)]
+UPSTREAM_KEY_VARIABLE = "GEMINI_MCP_UPSTREAM_KEY"
+BaseUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#]+$", max_length=2000)]
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """A part of the file in which nothing unknown may stand."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class UpstreamEntry(Strict):
+class UpstreamEntry(StrictModel):
     """One entry of `upstreams`."""
 
     id: Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
-    base_url: Address = Field(alias="baseUrl")
+    base_url: BaseUrl = Field(alias="baseUrl")
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = Field(
         None, alias="apiKeyEnv"
     )
@@ -34,7 +34,7 @@ class UpstreamEntry(Strict):
     responses: bool | None = None
 
 
-class GatewayFile(Strict):
+class GatewaySettings(StrictModel):
     """The `gateway` part."""
 
     upstreams: list[UpstreamEntry] = Field(default_factory=list[UpstreamEntry])
@@ -46,7 +46,7 @@ class GatewayFile(Strict):
         return frozenset(entry.api_key_env for entry in self.upstreams if entry.api_key_env)
 
 
-UNSET = GatewayFile.model_validate({})
+DEFAULT_GATEWAY = GatewaySettings.model_validate({})
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ class Upstreams:
     all: tuple[Upstream, ...]
     default: Upstream | None
 
-    def of(self, model: str) -> Upstream | None:
+    def for_model(self, model: str) -> Upstream | None:
         """Who serves this model: the first whose pattern fits, else the default."""
         fitting = (upstream for upstream in self.all if upstream.serves(model))
         return next(fitting, self.default)
 
 
-def upstreams(file: GatewayFile, url: str | None, environ: Mapping[str, str]) -> Upstreams:
+def load_upstreams(file: GatewaySettings, url: str | None, environ: Mapping[str, str]) -> Upstreams:
     """Those of the file with their keys; without any, the one at this address."""
     entries = list(file.upstreams)
     if not entries and url:
-        variable = KEY if environ.get(KEY, "").strip() else None
+        variable = UPSTREAM_KEY_VARIABLE if environ.get(UPSTREAM_KEY_VARIABLE, "").strip() else None
         entry = {"id": "upstream", "baseUrl": url, "apiKeyEnv": variable}
         entries = [UpstreamEntry.model_validate(entry)]
     if not entries:
@@ -99,9 +99,9 @@ def upstreams(file: GatewayFile, url: str | None, environ: Mapping[str, str]) ->
     defaults = [entry.id for entry in entries if entry.default]
     if len(defaults) > 1:
         raise ConfigError(f"gateway.upstreams: more than one default ({', '.join(defaults)}).")
-    made = {entry.id: _upstream(entry, environ) for entry in entries}
-    default = made[defaults[0]] if defaults else made[ids[0]] if len(ids) == 1 else None
-    return Upstreams(tuple(made.values()), default)
+    upstreams = {entry.id: _upstream(entry, environ) for entry in entries}
+    default = upstreams[defaults[0]] if defaults else upstreams[ids[0]] if len(ids) == 1 else None
+    return Upstreams(tuple(upstreams.values()), default)
 
 
 def _upstream(entry: UpstreamEntry, environ: Mapping[str, str]) -> Upstream:

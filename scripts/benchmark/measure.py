@@ -16,9 +16,9 @@ from markdown_it import MarkdownIt
 from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.citation_gate import check_citations
 from gemini_cli_mcp.research.evidence import Ledger
-from gemini_cli_mcp.research.json_finder import find
-from gemini_cli_mcp.research.researcher import KEYS, fitting
-from gemini_cli_mcp.types import Search, Source
+from gemini_cli_mcp.research.json_finder import find_object
+from gemini_cli_mcp.research.researcher import ANSWER_KEYS, match_schema
+from gemini_cli_mcp.types import RecordedSearch, Source
 from scripts.benchmark.api import Api
 from scripts.benchmark.memory import peak
 from scripts.benchmark.subjects import DEEP, OURS, ROOT, Place, Subject, command_line
@@ -137,7 +137,9 @@ def gate(times: int = 9) -> tuple[float, float]:
     """Seconds of the gate for links on real documents, and of one parse of the same text."""
     text = "\n\n".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
     source = Source("https://example.org/page", "example.org")
-    ledger = Ledger.of(Reply("", None, "ledger", (Search("x", sources=(source,)),)))
+    ledger = Ledger.from_replies(
+        Reply("", None, "ledger", (RecordedSearch("x", sources=(source,)),))
+    )
     markdown = MarkdownIt("commonmark").enable("table")
     works = (lambda: check_citations(text, ledger), lambda: markdown.parse(text))
     taken: tuple[list[float], list[float]] = ([], [])
@@ -181,6 +183,6 @@ def finder() -> dict[str, list[float]]:
         for size in SIZES:
             given = text(size)
             begin = time.perf_counter()
-            find(given, fitting, KEYS)
+            find_object(given, match_schema, ANSWER_KEYS)
             taken[name].append(time.perf_counter() - begin)
     return taken

@@ -15,7 +15,7 @@ from mcp.types import CallToolResult
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
-from gemini_cli_mcp.providers.gemini.home import Profile, prepare_home, sign_ins
+from gemini_cli_mcp.providers.gemini.home import Profile, available_sign_ins, prepare_home
 from gemini_cli_mcp.workspace import Workspace
 from scripts.benchmark.api import Api
 
@@ -82,9 +82,9 @@ def command_line(*, lean: bool, telemetry: bool = False) -> Callable[[Place], An
         if lean:
             workspace = Workspace(place.folder / "lean")
             profile = Profile("search", (SEARCH_TOOL, FETCH_TOOL), MODEL)
-            home = prepare_home(workspace, profile, sign_ins(environ)[0], Limits())
-            home = replace(home, telemetry=telemetry)
-            environ, cwd = home.environment(environ, place.folder), home.work
+            home = prepare_home(workspace, profile, available_sign_ins(environ)[0], Limits())
+            home = replace(home, has_telemetry=telemetry)
+            environ, cwd = home.environment(environ, place.folder), home.working_folder
 
         async def ask() -> None:
             done = await anyio.run_process(command, cwd=cwd, env=environ, stdin=-3)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.registry import Providers
+from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research.deep_search import DeepSearch
-from gemini_cli_mcp.research.researcher import Desk, Sleep
+from gemini_cli_mcp.research.researcher import Researcher, Sleep
 from gemini_cli_mcp.research.search import search
-from gemini_cli_mcp.settings.env import Config
-from gemini_cli_mcp.types import Progress
+from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class Stub:
         self.waits: list[float] = []
 
     @property
-    def config(self) -> Config:
-        return Config.from_env(self.environ, self.limits)
+    def settings(self) -> Settings:
+        return Settings.from_env(self.environ, self.limits)
 
     def plays(self, *turns: Turn) -> None:
         """Each run plays the next turn; the last one goes on."""
@@ -124,13 +124,13 @@ class Stub:
         query: object = QUESTION,
         *,
         sleep: Sleep | None = None,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Result:
         """Research on the stub; waits are written down and not waited, unless `sleep` says so."""
-        config = self.config
-        with self.desk(config, sleep) as desk:
+        settings = self.settings
+        with self.desk(settings, sleep) as desk:
             return await search(
-                desk, query, timeout=config.timeout, progress=progress or self.messages.append
+                desk, query, timeout=settings.timeout, progress=progress or self.messages.append
             )
 
     async def deep_search(
@@ -141,9 +141,9 @@ class Stub:
         progress: Callable[[DeepSearch, str], None] | None = None,
     ) -> Result:
         """Research in rounds on the stub; `progress` may look into the search, or cancel it."""
-        config = self.config
-        with self.desk(config) as desk:
-            deep = DeepSearch(desk, config, query, max_iterations)
+        settings = self.settings
+        with self.desk(settings) as desk:
+            deep = DeepSearch(desk, settings, query, max_iterations)
 
             def tell(message: str) -> None:
                 self.messages.append(message)
@@ -153,13 +153,15 @@ class Stub:
             return await deep.run(tell)
 
     @contextmanager
-    def desk(self, config: Config, sleep: Sleep | None = None) -> Generator[Desk]:
+    def desk(self, settings: Settings, sleep: Sleep | None = None) -> Generator[Researcher]:
         """Where research goes out; waits are written down and not waited, unless `sleep` does."""
         sleep = sleep or self._note_wait
-        workspace = Workspace(config.config_dir)
+        workspace = Workspace(settings.config_dir)
         try:
-            providers = Providers(config, workspace, self.environ)
-            yield Desk(providers.listed, workspace, max_cycles=config.max_cycles, sleep=sleep)
+            providers = ProviderRegistry(settings, workspace, self.environ)
+            yield Researcher(
+                providers.configured, workspace, max_cycles=settings.max_cycles, sleep=sleep
+            )
         finally:
             workspace.close()
 

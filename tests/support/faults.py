@@ -45,7 +45,7 @@ async def gone(stub: Stub) -> None:
 
 
 def left(stub: Stub) -> list[object]:
-    return [*stub.alive(), *stub.files_left(), *guardians(), *["a pipe"] * child.running()]
+    return [*stub.alive(), *stub.files_left(), *guardians(), *["a pipe"] * child.running_count()]
 
 
 def guardians() -> list[int]:

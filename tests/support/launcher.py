@@ -1,6 +1,6 @@
 """Our program with other limits, as a process of its own.
 
-python -m tests.support.launcher '{"keep_alive": 1.0}' gateway --port 0
+python -m tests.support.launcher '{"keep_alive_interval": 1.0}' gateway --port 0
 """
 
 import json

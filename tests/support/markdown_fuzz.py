@@ -9,7 +9,7 @@ from random import Random
 
 from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.evidence import Ledger
-from gemini_cli_mcp.types import Search, Source
+from gemini_cli_mcp.types import RecordedSearch, Source
 from tests.support.markdown_fragments import (
     ADDRESSES,
     BLOCKS,
@@ -24,7 +24,9 @@ from tests.support.markdown_fragments import (
 from tests.support.markdown_renderers import Seen
 
 _FOUND = (Source(SEEN, "Seen"), Source(REDIRECT, "nasa.gov"))
-LEDGER = Ledger.of(Reply("", None, "ledger", searches=(Search("one", sources=_FOUND),)))
+LEDGER = Ledger.from_replies(
+    Reply("", None, "ledger", searches=(RecordedSearch("one", sources=_FOUND),))
+)
 """What the reports are held to."""
 ALLOWED = Seen(("seen.example", "nasa.gov"), (REDIRECT,))
 """The same, said once more and without the product's own code."""

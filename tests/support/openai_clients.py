@@ -18,7 +18,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from gemini_cli_mcp.json_values import as_object
+from gemini_cli_mcp.json_values import object_or_empty
 from tests.support import ROOT
 from tests.support.other_clients import node
 from tests.support.responses_order import Order
@@ -31,7 +31,7 @@ WAYS = ("whole", "raw", "helper")
 """At once, as a stream, and as a stream by the SDK's own helper."""
 EVERY_CLIENT = list(product(CLIENTS, WAYS))
 SOME_CLIENTS = [("openai-python", "helper"), ("openai-node", "raw"), ("the wire", "whole")]
-QUICK = {"upstream_refusal": 0.3, "keep_alive": 0.5}
+QUICK = {"stream_start_wait": 0.3, "keep_alive_interval": 0.5}
 """Limits of a gateway that is soon at the end of its patience."""
 ONE_CLIENT = [("the wire", "whole")]
 
@@ -355,7 +355,7 @@ def _known_to_openresponses(event: Any) -> Any:
     response = dict(event["response"])
     response["output"] = [item for item in response["output"] if not as_search(item)]
     response["tools"] = [tool for tool in response["tools"] if tool["type"] == "function"]
-    if str(as_object(response["tool_choice"]).get("type")).startswith("web_search"):
+    if str(object_or_empty(response["tool_choice"]).get("type")).startswith("web_search"):
         response["tool_choice"] = "required"
     return {**event, "response": response}
 

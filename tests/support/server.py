@@ -9,7 +9,7 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
-from gemini_cli_mcp.server.app import Server
+from gemini_cli_mcp.server.app import McpApp
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import QUESTION, Stub, command
 
@@ -59,7 +59,7 @@ def start(stub: Stub, *frames: str) -> subprocess.Popen[str]:
 @asynccontextmanager
 async def in_process(stub: Stub, mode: Any = "auto", **options: Any) -> AsyncGenerator[Client]:
     """A client of a server in this process: all but the transport is as users have it."""
-    server = Server(stub.config, stub.environ, Workspace(stub.config_dir))
+    server = McpApp(stub.settings, stub.environ, Workspace(stub.config_dir))
     async with Client(server, mode=mode, **options) as client:
         yield client
 

@@ -24,7 +24,7 @@ from mcp import Client, MCPError
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process import child
-from gemini_cli_mcp.server.app import Server
+from gemini_cli_mcp.server.app import McpApp
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import (
     Result,
@@ -109,7 +109,7 @@ async def many_calls(calls: int, at_once: int, seed: int = 1) -> Tally:
         for name, turn in itertools.islice(turns, calls):
             cancelled_after = chance.uniform(0, 1) if chance.random() < 1 / 3 else None
             tasks.start_soon(one, name, turn, cancelled_after)
-    await eventually(lambda: not guardians() and not child.running())
+    await eventually(lambda: not guardians() and not child.running_count())
     tally.descriptors = before[0], descriptors()
     tally.kilobytes = before[1], kilobytes()
     return tally
@@ -171,7 +171,7 @@ async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
             }
         )
         stub.limits = limits
-        server = Server(stub.config, stub.environ, Workspace(stub.config_dir))
+        server = McpApp(stub.settings, stub.environ, Workspace(stub.config_dir))
 
         async def one(client: Client, number: int) -> None:
             asked = {"query": f"question {number}"}
@@ -322,7 +322,7 @@ async def main() -> None:
     for victim in ("server", "guardian"):
         tally = await killed(victim, 50)
         print(f"50 kills of the {victim}: left {tally.left}, slowest {tally.slowest:.2f} s")
-    tally = await many_jobs(30, Limits(job_abandoned=3))
+    tally = await many_jobs(30, Limits(job_abandon_timeout=3))
     print(f"30 jobs: {dict(tally.ended)}, left {tally.left}, descriptors {tally.descriptors}")
     tally = await clients_killed(30)
     print(f"30 clients killed, {dict(tally.ended)}: left {tally.left}, {tally.slowest:.2f} s")

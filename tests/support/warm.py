@@ -7,36 +7,40 @@ from typing import Any
 
 import anyio
 
-from gemini_cli_mcp.providers.gemini.provider import GeminiCli
-from gemini_cli_mcp.providers.registry import Providers
-from gemini_cli_mcp.providers.run_limiter import Find, Places
-from gemini_cli_mcp.research.researcher import Desk
+from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
+from gemini_cli_mcp.providers.registry import ProviderRegistry
+from gemini_cli_mcp.providers.run_limiter import FindSlot, RunLimiter
+from gemini_cli_mcp.research.researcher import Researcher
 from gemini_cli_mcp.research.search import search
-from gemini_cli_mcp.settings.env import Config
-from gemini_cli_mcp.types import Progress
+from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import QUESTION, Result, Stub, eventually
 
 
-class SeatsFirst(Places):
+class SharedSlotsFirst(RunLimiter):
     """So that a test need not take all other places first to have a run in a warm process."""
 
-    def _now(self, find: Find | None) -> Any:
-        return (find() if find else None) or super()._now(None)
+    def _free_slot(self, find_slot: FindSlot | None) -> Any:
+        return (find_slot() if find_slot else None) or super()._free_slot(None)
 
 
 class WarmProgram:
     """Searches of one program."""
 
-    def __init__(self, stub: Stub, desk: Desk, provider: GeminiCli, config: Config) -> None:
+    def __init__(
+        self, stub: Stub, desk: Researcher, provider: GeminiCliProvider, settings: Settings
+    ) -> None:
         self.stub = stub
         self._desk = desk
         self._provider = provider
-        self._config = config
+        self._settings = settings
 
-    async def search(self, query: str = QUESTION, progress: Progress | None = None) -> Result:
+    async def search(
+        self, query: str = QUESTION, progress: ProgressCallback | None = None
+    ) -> Result:
         told = progress or self.stub.messages.append
-        return await search(self._desk, query, timeout=self._config.timeout, progress=told)
+        return await search(self._desk, query, timeout=self._settings.timeout, progress=told)
 
     def pids(self) -> list[int]:
         """The warm processes of this program."""
@@ -45,7 +49,7 @@ class WarmProgram:
     @property
     def is_warm(self) -> bool:
         """Whether the next search finds a process that is ready."""
-        return self._provider.is_warm
+        return self._provider.has_ready_process
 
     async def warm(self, but: list[int] | None = None) -> None:
         """Wait until a search would be warm, in another process than these."""
@@ -55,17 +59,17 @@ class WarmProgram:
 
 @asynccontextmanager
 async def warm_program(stub: Stub) -> AsyncGenerator[WarmProgram]:
-    config = stub.config
-    workspace = Workspace(config.config_dir)
-    providers = Providers(config, workspace, stub.environ, warm=True)
-    providers.places = SeatsFirst(config.concurrency, config.queue)
-    [provider] = providers.listed
-    assert isinstance(provider, GeminiCli)
+    settings = stub.settings
+    workspace = Workspace(settings.config_dir)
+    providers = ProviderRegistry(settings, workspace, stub.environ, warm=True)
+    providers.limiter = SharedSlotsFirst(settings.concurrency, settings.queue)
+    [provider] = providers.configured
+    assert isinstance(provider, GeminiCliProvider)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(providers.stay_warm)
-            desk = Desk(providers.listed, workspace, max_cycles=config.max_cycles)
-            yield WarmProgram(stub, desk, provider, config)
+            tasks.start_soon(providers.run_pools)
+            desk = Researcher(providers.configured, workspace, max_cycles=settings.max_cycles)
+            yield WarmProgram(stub, desk, provider, settings)
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()

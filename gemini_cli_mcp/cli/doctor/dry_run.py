@@ -16,29 +16,31 @@ from tempfile import TemporaryDirectory
 
 import anyio
 
-from gemini_cli_mcp.cli.doctor.findings import UPGRADE, Finding, note, ok, problem
+from gemini_cli_mcp.cli.doctor.findings import UPGRADE_COMMAND, Finding, note, ok, problem
 from gemini_cli_mcp.errors import GeminiMcpError
-from gemini_cli_mcp.json_values import Object
-from gemini_cli_mcp.providers.gemini.binary import Binary, path_for
+from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path
 from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
-from gemini_cli_mcp.providers.gemini.provider import GeminiCli
-from gemini_cli_mcp.providers.quota_breaker import Quotas
-from gemini_cli_mcp.providers.run_limiter import Places
-from gemini_cli_mcp.settings.env import Config
-from gemini_cli_mcp.types import REDIRECTS
+from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
+from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
+from gemini_cli_mcp.providers.run_limiter import RunLimiter
+from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import GOOGLE_REDIRECT_HOST
 from gemini_cli_mcp.workspace import Workspace
 
-MODEL = "gemini-2.5-flash"
-PROMPT = "This is a dry run of gemini-cli-mcp. Search once."
+DRY_RUN_MODEL = "gemini-2.5-flash"
+DRY_RUN_PROMPT = "This is a dry run of gemini-cli-mcp. Search once."
 
 
-async def dry_run(config: Config, binary: Binary, environ: Mapping[str, str]) -> list[Finding]:
+async def check_dry_run(
+    settings: Settings, binary: GeminiBinary, environ: Mapping[str, str]
+) -> list[Finding]:
     """What the installed CLI does with a search."""
-    with TemporaryDirectory() as folder, _api() as api:
-        canary = _set_up(Path(folder))
+    with TemporaryDirectory() as folder, _serve_fake_api() as api:
+        canary = _write_canary_setup(Path(folder))
         away = {
             **{name: value for name, value in environ.items() if not name.startswith("GOOGLE_")},
-            "PATH": path_for(binary, environ),
+            "PATH": child_path(binary, environ),
             "HOME": folder,
             "GEMINI_CLI_HOME": "",
             "GEMINI_API_KEY": "dry-run",
@@ -46,30 +48,30 @@ async def dry_run(config: Config, binary: Binary, environ: Mapping[str, str]) ->
             "NO_PROXY": "127.0.0.1",
         }
         # A full name: for an alias the CLI first asks another model which one to use.
-        changes = {"config_dir": Path(folder) / "config", "warm": 1, "model": MODEL}
-        config = config.model_copy(update={**changes, "cli_path": str(binary.path)})
-        workspace = Workspace(config.config_dir)
-        seconds = config.limits.dry_run
+        changes = {"config_dir": Path(folder) / "config", "warm": 1, "model": DRY_RUN_MODEL}
+        settings = settings.model_copy(update={**changes, "cli_path": str(binary.path)})
+        workspace = Workspace(settings.config_dir)
+        seconds = settings.limits.dry_run_timeout
         try:
             with anyio.fail_after(seconds):
-                findings = [await _single(config, workspace, away, api, canary)]
+                findings = [await _check_isolation(settings, workspace, away, api, canary)]
                 if findings[0].status != "problem":
-                    findings.append(await _warm(config, workspace, away))
+                    findings.append(await _check_acp(settings, workspace, away))
         except TimeoutError:
-            findings = [problem("dry run", f"no answer within {seconds:g} s", UPGRADE)]
+            findings = [problem("dry run", f"no answer within {seconds:g} s", UPGRADE_COMMAND)]
         finally:
             workspace.close()
     return findings
 
 
-async def _single(
-    config: Config, workspace: Workspace, environ: dict[str, str], api: "_Api", canary: str
+async def _check_isolation(
+    settings: Settings, workspace: Workspace, environ: dict[str, str], api: "_FakeApi", canary: str
 ) -> Finding:
-    provider = GeminiCli(config, workspace, environ, Places(1, 1), Quotas())
+    provider = GeminiCliProvider(settings, workspace, environ, RunLimiter(1, 1), QuotaBreakers())
     try:
-        reply = await provider.ask(PROMPT, lambda _: None)
+        reply = await provider.ask(DRY_RUN_PROMPT, lambda _: None)
     except GeminiMcpError as error:
-        return problem("dry run", f"a search on loopback failed: {error.message}", UPGRADE)
+        return problem("dry run", f"a search on loopback failed: {error.message}", UPGRADE_COMMAND)
     tools = {
         declared.get("name")
         for body in api.bodies
@@ -78,10 +80,14 @@ async def _single(
     }
     if canary in json.dumps(api.bodies) or tools != {SEARCH_TOOL, FETCH_TOOL}:
         return problem(
-            "isolation", "the CLI let something of the user's own set-up into the run", UPGRADE
+            "isolation",
+            "the CLI let something of the user's own set-up into the run",
+            UPGRADE_COMMAND,
         )
     if reply.evidence != "ledger" or not reply.searches or not reply.searches[0].sources:
-        return note("isolation", f"it works, but searches prove less ({reply.evidence})", UPGRADE)
+        return note(
+            "isolation", f"it works, but searches prove less ({reply.evidence})", UPGRADE_COMMAND
+        )
     sent = sum(len(json.dumps(body)) for body in api.bodies) / 1000
     return ok(
         "isolation",
@@ -90,27 +96,33 @@ async def _single(
     )
 
 
-async def _warm(config: Config, workspace: Workspace, environ: dict[str, str]) -> Finding:
+async def _check_acp(settings: Settings, workspace: Workspace, environ: dict[str, str]) -> Finding:
     # What it saw is not asked here, and a place for a process of its own would come first.
-    config = config.model_copy(update={"limits": replace(config.limits, telemetry=0.0)})
-    provider = GeminiCli(config, workspace, environ, Places(0, 1), Quotas(), warm=True)
-    said: list[str] = []
+    settings = settings.model_copy(
+        update={"limits": replace(settings.limits, telemetry_timeout=0.0)}
+    )
+    provider = GeminiCliProvider(
+        settings, workspace, environ, RunLimiter(0, 1), QuotaBreakers(), warm=True
+    )
+    messages: list[str] = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(provider.stay_warm)
-        with anyio.move_on_after(config.limits.dry_run / 2):
-            while not provider.is_warm:
+        tasks.start_soon(provider.run_pool)
+        with anyio.move_on_after(settings.limits.dry_run_timeout / 2):
+            while not provider.has_ready_process:
                 await anyio.sleep(0.1)
             with suppress(GeminiMcpError):
-                await provider.ask(PROMPT, said.append)
+                await provider.ask(DRY_RUN_PROMPT, messages.append)
         tasks.cancel_scope.cancel()
-    if not said or "starting gemini" in said:
+    if not messages or "starting gemini" in messages:
         return note(
-            "warm process", "this CLI cannot be kept ready, so every search starts one", UPGRADE
+            "warm process",
+            "this CLI cannot be kept ready, so every search starts one",
+            UPGRADE_COMMAND,
         )
     return ok("warm process", "the CLI can be kept ready (ACP): searches need no start")
 
 
-def _set_up(folder: Path) -> str:
+def _write_canary_setup(folder: Path) -> str:
     """A user's own set-up, none of which may be seen in a search."""
     canary = f"canary-{token_hex(8)}"
     gemini = folder / ".gemini"
@@ -123,31 +135,34 @@ def _set_up(folder: Path) -> str:
 
 
 @dataclass
-class _Api:
+class _FakeApi:
     url: str
-    bodies: list[Object] = field(default_factory=list[Object])
+    bodies: list[JsonObject] = field(default_factory=list[JsonObject])
 
 
-def _answer(body: Object) -> Object:
+def _answer(body: JsonObject) -> JsonObject:
     """One search, then one sentence."""
-    said = json.dumps(body.get("contents"))
-    candidate: Object = {"finishReason": "STOP", "index": 0}
-    part: Object = {"text": "Done."}
+    contents = json.dumps(body.get("contents"))
+    candidate: JsonObject = {"finishReason": "STOP", "index": 0}
+    part: JsonObject = {"text": "Done."}
     if "googleSearch" in json.dumps(body.get("tools", [])):
-        web = {"uri": f"https://{REDIRECTS}/grounding-api-redirect/x", "title": "example.com"}
+        web = {
+            "uri": f"https://{GOOGLE_REDIRECT_HOST}/grounding-api-redirect/x",
+            "title": "example.com",
+        }
         support = {"segment": {"startIndex": 0, "endIndex": 4}, "groundingChunkIndices": [0]}
         candidate["groundingMetadata"] = {
             "groundingChunks": [{"web": web}],
             "groundingSupports": [support],
         }
-    elif body.get("tools") and "functionResponse" not in said:
+    elif body.get("tools") and "functionResponse" not in contents:
         part = {"functionCall": {"name": SEARCH_TOOL, "args": {"query": "dry run"}, "id": "1"}}
     candidate["content"] = {"role": "model", "parts": [part]}
     return {"candidates": [candidate]}
 
 
 @contextmanager
-def _api() -> Generator[_Api]:
+def _serve_fake_api() -> Generator[_FakeApi]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -167,7 +182,7 @@ def _api() -> Generator[_Api]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    api = _Api(f"http://127.0.0.1:{server.server_port}")
+    api = _FakeApi(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

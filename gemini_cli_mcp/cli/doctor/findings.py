@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from gemini_cli_mcp.json_values import Object
+from gemini_cli_mcp.json_values import JsonObject
 
-UPGRADE = "npm install -g @google/gemini-cli@latest"
+UPGRADE_COMMAND = "npm install -g @google/gemini-cli@latest"
 
 Status = Literal["ok", "note", "problem"]
 """A note is worth knowing, and keeps no search from working."""
@@ -23,7 +23,7 @@ class Finding:
     provider: str | None = None
     """Whose it is; one that works is enough."""
 
-    def as_object(self) -> Object:
+    def as_object(self) -> JsonObject:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

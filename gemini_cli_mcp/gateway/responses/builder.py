@@ -5,193 +5,253 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 
-from gemini_cli_mcp.gateway.annotations import citations
-from gemini_cli_mcp.gateway.tool_calls import Call
-from gemini_cli_mcp.json_values import Object, as_list, as_object
+from gemini_cli_mcp.gateway.annotations import url_citations
+from gemini_cli_mcp.gateway.tool_calls import ToolCall
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 
-OURS = "ws_gateway_"
+SEARCH_ID_PREFIX = "ws_gateway_"
 """How the ids of our searches begin, so that they are known when they come back."""
-ENDS = {"completed": "response.completed", "incomplete": "response.incomplete"}
+END_EVENTS = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
-CODES = (
+ERROR_CODES = (
     *("server_error", "rate_limit_exceeded", "invalid_prompt", "invalid_image"),
     *("image_content_policy_violation", "vector_store_timeout"),
 )
 """Of those that the API has, what an upstream may mean."""
 
-Tell = Callable[[Object], Awaitable[None]]
+SendEvent = Callable[[JsonObject], Awaitable[None]]
 
 
-async def _nobody(event: Object) -> None:
+async def _discard(event: JsonObject) -> None:
     """Who gets the events of an answer that comes at once."""
 
 
 @dataclass
-class Splice:
+class ResponseBuilder:
     """What the client has of its response so far."""
 
-    blank: Object
+    initial: JsonObject
     """The response as it is before anything is known of it."""
-    tell: Tell = _nobody
-    sources: bool = False
+    send_event: SendEvent = _discard
+    include_sources: bool = False
     """Whether the client wants to know what each search found."""
-    previous: object = None
+    previous_response_id: object = None
     """The response that the client goes on from."""
-    response: Object = field(default_factory=dict[str, object])
-    output: list[Object] = field(default_factory=list[Object])
-    searched: dict[str, tuple[Call, Object]] = field(default_factory=dict[str, tuple[Call, Object]])
+    response: JsonObject = field(default_factory=dict[str, object])
+    output: list[JsonObject] = field(default_factory=list[JsonObject])
+    finished_searches: dict[str, tuple[ToolCall, JsonObject]] = field(
+        default_factory=dict[str, tuple[ToolCall, JsonObject]]
+    )
     """By the id of its item: each search that was made, and its result."""
     _sequence: int = 0
-    _searching: dict[int, int] = field(default_factory=dict[int, int])
+    _running_searches: dict[int, int] = field(default_factory=dict[int, int])
 
-    async def say(self, kind: str, **fields: object) -> None:
+    async def emit(self, kind: str, **fields: object) -> None:
         """One event."""
         number = self._sequence
         self._sequence += 1
-        await self.tell({"type": kind, "sequence_number": number, **fields})
+        await self.send_event({"type": kind, "sequence_number": number, **fields})
 
-    async def begin(self, response: Object) -> None:
+    async def start(self, response: JsonObject) -> None:
         """The first words; whatever comes later is part of this response."""
-        told: Object = {"status": "in_progress", "output": []}
-        told["previous_response_id"] = self.previous
-        self.response = {**response, **told}
+        overrides: JsonObject = {"status": "in_progress", "output": []}
+        overrides["previous_response_id"] = self.previous_response_id
+        self.response = {**response, **overrides}
         for kind in ("response.created", "response.in_progress"):
-            await self.say(kind, response=self.response)
+            await self.emit(kind, response=self.response)
 
-    async def open(self, item: Object) -> int:
+    async def add_item(self, item: JsonObject) -> int:
         """The next item; its place."""
         self.output.append(item)
-        place = len(self.output) - 1
-        await self.say("response.output_item.added", output_index=place, item=item)
-        return place
+        index = len(self.output) - 1
+        await self.emit("response.output_item.added", output_index=index, item=item)
+        return index
 
-    async def close(self, place: int, item: Object) -> None:
+    async def finish_item(self, index: int, item: JsonObject) -> None:
         """An item as it is in the end."""
-        self.output[place] = item
-        await self.say("response.output_item.done", output_index=place, item=item)
+        self.output[index] = item
+        await self.emit("response.output_item.done", output_index=index, item=item)
 
-    async def message(self, text: str, hits: Sequence[Object]) -> None:
+    async def add_message(self, text: str, hits: Sequence[JsonObject]) -> None:
         """Words of our own, where the model has none."""
-        part: Object = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        part: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
         item = {"id": f"msg_{token_hex(16)}", "type": "message", "role": "assistant"}
-        await self.whole({**item, "status": "completed", "content": [part]}, hits)
+        await self.add_complete_item({**item, "status": "completed", "content": [part]}, hits)
 
-    async def whole(self, item: Object, hits: Sequence[Object]) -> None:
+    async def add_complete_item(self, item: JsonObject, hits: Sequence[JsonObject]) -> None:
         """An item that is complete already, with all events that tell of it."""
-        begun: Object = {**item, "status": "in_progress"}
+        started: JsonObject = {**item, "status": "in_progress"}
         if item.get("type") == "message":
-            index = await self.open({**begun, "content": []})
-            parts = [as_object(part) for part in as_list(item.get("content"))]
+            index = await self.add_item({**started, "content": []})
+            parts = [object_or_empty(part) for part in list_or_empty(item.get("content"))]
             place = {"item_id": item.get("id"), "output_index": index}
             content = [
-                await self._whole_part(part, hits, **place, content_index=number)
+                await self._add_complete_part(part, hits, **place, content_index=number)
                 for number, part in enumerate(parts)
             ]
-            await self.close(index, {**item, "content": content})
+            await self.finish_item(index, {**item, "content": content})
         elif item.get("type") == "function_call":
-            index = await self.open({**begun, "arguments": ""})
+            index = await self.add_item({**started, "arguments": ""})
             place = {"item_id": item.get("id"), "output_index": index}
-            told = "response.function_call_arguments"
-            await self.say(f"{told}.delta", **place, delta=item.get("arguments"))
-            await self.say(f"{told}.done", **place, arguments=item.get("arguments"))
-            await self.close(index, item)
+            event_prefix = "response.function_call_arguments"
+            await self.emit(f"{event_prefix}.delta", **place, delta=item.get("arguments"))
+            await self.emit(f"{event_prefix}.done", **place, arguments=item.get("arguments"))
+            await self.finish_item(index, item)
         else:
-            await self.close(await self.open(item), item)
+            await self.finish_item(await self.add_item(item), item)
 
-    async def _whole_part(self, part: Object, hits: Sequence[Object], **place: object) -> Object:
+    async def _add_complete_part(
+        self, part: JsonObject, hits: Sequence[JsonObject], **place: object
+    ) -> JsonObject:
         is_text = part.get("type") == "output_text"
-        empty: Object = {"text": "", "annotations": []} if is_text else {}
-        await self.say("response.content_part.added", **place, part={**part, **empty})
+        empty: JsonObject = {"text": "", "annotations": []} if is_text else {}
+        await self.emit("response.content_part.added", **place, part={**part, **empty})
         if is_text:
             text = part.get("text")
-            await self.say("response.output_text.delta", **place, delta=text, logprobs=[])
+            await self.emit("response.output_text.delta", **place, delta=text, logprobs=[])
             return await self.finish_text(part, hits, **place)
-        await self.say("response.content_part.done", **place, part=part)
+        await self.emit("response.content_part.done", **place, part=part)
         return part
 
-    async def finish_text(self, part: Object, hits: Sequence[Object], **place: object) -> Object:
+    async def finish_text(
+        self, part: JsonObject, hits: Sequence[JsonObject], **place: object
+    ) -> JsonObject:
         """The end of a text that stands at this place, with its annotations."""
-        done = annotated(part, hits)
-        await self.cite(done, 0, **place)
-        await self.say("response.output_text.done", **place, text=done["text"], logprobs=[])
-        await self.say("response.content_part.done", **place, part=done)
+        done = with_annotations(part, hits)
+        await self.emit_annotations(done, 0, **place)
+        await self.emit("response.output_text.done", **place, text=done["text"], logprobs=[])
+        await self.emit("response.content_part.done", **place, part=done)
         return done
 
-    async def cite(self, part: Object, first: int, **place: object) -> None:
+    async def emit_annotations(self, part: JsonObject, first_index: int, **place: object) -> None:
         """Tell the annotations of a part; `first` is the number of the first one."""
-        for number, annotation in enumerate(as_list(part.get("annotations")), first):
-            await self.say(
+        for number, annotation in enumerate(list_or_empty(part.get("annotations")), first_index):
+            await self.emit(
                 "response.output_text.annotation.added",
                 **place,
                 annotation_index=number,
                 annotation=annotation,
             )
 
-    async def searches(self, calls: Sequence[Call]) -> None:
+    async def searches_started(self, calls: Sequence[ToolCall]) -> None:
         """Our calls, as the searches that they are."""
         for call in calls:
-            item_id = OURS + token_hex(12)
-            place = await self.open(self._search(call, item_id, "in_progress"))
-            self._searching[id(call)] = place
+            item_id = SEARCH_ID_PREFIX + token_hex(12)
+            index = await self.add_item(self._search_item(call, item_id, "in_progress"))
+            self._running_searches[id(call)] = index
             for state in ("in_progress", "searching"):
-                await self._search_event(state, place, item_id)
+                await self._emit_search_event(state, index, item_id)
 
-    async def finds(self, calls: Sequence[Call], results: Sequence[Object]) -> None:
+    async def searches_finished(
+        self, calls: Sequence[ToolCall], results: Sequence[JsonObject]
+    ) -> None:
         """What came of them."""
         for call, result in zip(calls, results, strict=True):
-            place = self._searching.pop(id(call))
-            item_id = str(self.output[place]["id"])
-            self.searched[item_id] = call, result
+            index = self._running_searches.pop(id(call))
+            item_id = str(self.output[index]["id"])
+            self.finished_searches[item_id] = call, result
             failed = "error" in result
-            item = self._search(call, item_id, "failed" if failed else "completed")
-            if self.sources:
-                hits = [as_object(hit) for hit in as_list(result.get("hits"))]
+            item = self._search_item(call, item_id, "failed" if failed else "completed")
+            if self.include_sources:
+                hits = [object_or_empty(hit) for hit in list_or_empty(result.get("hits"))]
                 item["action"]["sources"] = [{"type": "url", "url": hit["url"]} for hit in hits]
             if not failed:
-                await self._search_event("completed", place, item_id)
-            await self.close(place, item)
+                await self._emit_search_event("completed", index, item_id)
+            await self.finish_item(index, item)
 
-    async def end(self, **told: object) -> Object:
+    async def end(self, **fields: object) -> JsonObject:
         """The whole response, complete or not; also said."""
-        status = str(told.get("status", "completed"))
+        status = str(fields.get("status", "completed"))
         ended = int(time.time()) if status == "completed" else None
         if "completed_at" in self.response:
-            told.setdefault("completed_at", ended)
-        self.response = {**self.response, "output": self.output, "status": status, **told}
-        await self.say(ENDS.get(status, "response.failed"), response=self.response)
+            fields.setdefault("completed_at", ended)
+        self.response = {**self.response, "output": self.output, "status": status, **fields}
+        await self.emit(END_EVENTS.get(status, "response.failed"), response=self.response)
         return self.response
 
-    async def fail(self, error: Object) -> None:
+    async def fail(self, error: JsonObject) -> None:
         """Why there is no more."""
         if not self.response:
-            await self.begin(self.blank)
+            await self.start(self.initial)
         message = str(error.get("message") or "The upstream failed.")
-        await self.end(status="failed", error={"code": _code(error), "message": message})
+        await self.end(status="failed", error={"code": _error_code(error), "message": message})
 
     @staticmethod
-    def _search(call: Call, item_id: str, status: str) -> Object:
+    def _search_item(call: ToolCall, item_id: str, status: str) -> JsonObject:
         action = {"type": "search", "query": call.query, "queries": [call.query]}
         return {"id": item_id, "type": "web_search_call", "status": status, "action": action}
 
-    async def _search_event(self, state: str, place: int, item_id: str) -> None:
+    async def _emit_search_event(self, state: str, index: int, item_id: str) -> None:
         kind = f"response.web_search_call.{state}"
-        await self.say(kind, output_index=place, item_id=item_id)
+        await self.emit(kind, output_index=index, item_id=item_id)
 
 
-def annotated(part: Object, hits: Sequence[Object]) -> Object:
+def with_annotations(part: JsonObject, hits: Sequence[JsonObject]) -> JsonObject:
     """A part of a message, with annotations for the addresses in it that were found."""
     if part.get("type") != "output_text" or not hits:
         return part
-    known = as_list(part.get("annotations"))
-    cited = citations(str(part.get("text") or ""), hits)
+    existing = list_or_empty(part.get("annotations"))
+    cited = url_citations(str(part.get("text") or ""), hits)
     added = [{"type": "url_citation", **citation} for citation in cited]
-    return {**part, "annotations": [*known, *added]}
+    return {**part, "annotations": [*existing, *added]}
 
 
-def _code(error: Object) -> str:
+def _error_code(error: JsonObject) -> str:
     """One of the codes that clients know."""
     code = str(error.get("code"))
     text = f"{code} {error.get('type')}".lower()
     if "rate_limit" in text or "429" in text:
         return "rate_limit_exceeded"
-    return code if code in CODES else "server_error"
+    return code if code in ERROR_CODES else "server_error"
+
+
+def initial_response(request: JsonObject) -> JsonObject:
+    """A new response to this request, with all that the API tells of one."""
+    fields = {name: value for name, value in request.items() if value is not None}
+    reasoning = object_or_empty(fields.get("reasoning"))
+    text = object_or_empty(fields.get("text"))
+    return {
+        "id": new_item_id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "completed_at": None,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "instructions": fields.get("instructions"),
+        "max_output_tokens": fields.get("max_output_tokens"),
+        "max_tool_calls": fields.get("max_tool_calls"),
+        "model": fields.get("model"),
+        "output": [],
+        "parallel_tool_calls": fields.get("parallel_tool_calls", True),
+        "previous_response_id": None,
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "store": False,
+        "background": False,
+        "service_tier": fields.get("service_tier", "default"),
+        "temperature": fields.get("temperature", 1.0),
+        "top_p": fields.get("top_p", 1.0),
+        "presence_penalty": fields.get("presence_penalty", 0.0),
+        "frequency_penalty": fields.get("frequency_penalty", 0.0),
+        "top_logprobs": 0,
+        "text": {"format": {"type": "text"}, **text},
+        "tool_choice": fields.get("tool_choice", "auto"),
+        "tools": [
+            _response_tool(object_or_empty(tool)) for tool in list_or_empty(fields.get("tools"))
+        ],
+        "truncation": "disabled",
+        "usage": None,
+        "metadata": object_or_empty(fields.get("metadata")),
+        "safety_identifier": fields.get("safety_identifier"),
+        "prompt_cache_key": fields.get("prompt_cache_key"),
+    }
+
+
+def _response_tool(tool: JsonObject) -> JsonObject:
+    if tool.get("type") != "function":
+        return tool
+    return {"description": None, "parameters": None, "strict": None, **tool}
+
+
+def new_item_id(kind: str) -> str:
+    return f"{kind}_{token_hex(16)}"

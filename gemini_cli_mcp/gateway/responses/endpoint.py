@@ -1,106 +1,106 @@
 """One response for the client, by an upstream that knows them, or else by its chat completions."""
 
-import re
 from collections.abc import Sequence
 
-from gemini_cli_mcp.gateway.continuations import ParkedResponses, conversation_of
-from gemini_cli_mcp.gateway.response_writer import Outlet
-from gemini_cli_mcp.gateway.responses.builder import Splice
-from gemini_cli_mcp.gateway.responses.native import Native
-from gemini_cli_mcp.gateway.responses.via_chat import Converted, as_chat, described
-from gemini_cli_mcp.gateway.search_runner import Searches
-from gemini_cli_mcp.gateway.tool_loop import Rounds
-from gemini_cli_mcp.gateway.upstream_client import Headers, Line, Refused
-from gemini_cli_mcp.json_values import Object, as_list
+from gemini_cli_mcp.gateway.continuations import ResponseContinuations, conversation_key
+from gemini_cli_mcp.gateway.response_writer import ResponseWriter
+from gemini_cli_mcp.gateway.responses.builder import ResponseBuilder, initial_response
+from gemini_cli_mcp.gateway.responses.chat_request import to_chat_request
+from gemini_cli_mcp.gateway.responses.native import NativeLoop
+from gemini_cli_mcp.gateway.responses.via_chat import ChatToResponses
+from gemini_cli_mcp.gateway.search_runner import SearchRunner
+from gemini_cli_mcp.gateway.tool_loop import ChatToolLoop
+from gemini_cli_mcp.gateway.upstream_client import Headers, UpstreamClient
+from gemini_cli_mcp.json_values import JsonObject, list_or_empty
 from gemini_cli_mcp.settings.engines_file import Engines
 
-SOURCES = "web_search_call.action.sources"
+INCLUDE_SOURCES = "web_search_call.action.sources"
 """What a client includes that wants to know what each search found."""
 
 
-class Responses:
+class ResponsesEndpoint:
     """One request to `/v1/responses`."""
 
     def __init__(
         self,
-        line: Line,
-        request: Object,
+        upstream: UpstreamClient,
+        request: JsonObject,
         engines: Engines | None,
-        searches: Searches,
+        runner: SearchRunner,
         owner: str,
-        parked: ParkedResponses,
-        previous: object = None,
+        continuations: ResponseContinuations,
+        previous_response_id: object = None,
     ) -> None:
         """Without engines the request does not get our tool.
 
         `previous` is the response that the client goes on from, by the name that it knows.
         """
-        self.line = line
+        self.upstream = upstream
         self.request = request
         self.engines = engines
-        self._searches = searches
+        self._runner = runner
         self._owner = owner
-        self._parked = parked
-        sources = SOURCES in as_list(request.get("include"))
-        self._splice = Splice(described(request), sources=sources, previous=previous)
+        self._continuations = continuations
+        sources = INCLUDE_SOURCES in list_or_empty(request.get("include"))
+        self._builder = ResponseBuilder(
+            initial_response(request),
+            include_sources=sources,
+            previous_response_id=previous_response_id,
+        )
 
-    async def native(self, outlet: Outlet) -> None:
+    async def answer_natively(self, writer: ResponseWriter) -> None:
         """By the upstream's own responses; Refused, among others, if it knows none."""
-        heard = self._heard(outlet)
-        native = Native(self.line, self.request, self.engines, self._searches, self._splice, heard)
-        response = await native.run()
-        if native.ending:
-            self._parked.end(self._owner, str(response.get("id")), native.ending)
-        conversation = conversation_of(self.request)
-        if native.ending and native.ending.outputs and conversation:
-            self._parked.end(self._owner, conversation, native.ending)
-        await self._done(outlet, response, native.headers, native.theirs)
+        stream_writer = self._stream_writer(writer)
+        loop = NativeLoop(
+            self.upstream, self.request, self.engines, self._runner, self._builder, stream_writer
+        )
+        response = await loop.run()
+        if loop.continuation:
+            self._continuations.keep_upstream(
+                self._owner, str(response.get("id")), loop.continuation
+            )
+        conversation = conversation_key(self.request)
+        if loop.continuation and loop.continuation.pending_outputs and conversation:
+            self._continuations.keep_upstream(self._owner, conversation, loop.continuation)
+        await self._finish(writer, response, loop.headers, loop.client_call_ids)
 
-    async def converted(self, outlet: Outlet) -> None:
+    async def answer_via_chat(self, writer: ResponseWriter) -> None:
         """By the upstream's chat completions; Unsupported if they cannot do it."""
-        chat = as_chat(self.request)
-        listener = Converted(self._splice, self._searches, self._heard(outlet))
-        rounds = Rounds(self.line, chat, self.engines, self._searches, listener)
+        chat = to_chat_request(self.request)
+        listener = ChatToResponses(self._builder, self._runner, self._stream_writer(writer))
+        loop = ChatToolLoop(self.upstream, chat, self.engines, self._runner, listener)
         try:
-            last = await rounds.run()
+            last = await loop.run()
         except Exception:
             listener.join_all()
             raise
-        response = await listener.end(last, rounds.usage)
-        theirs = [call.id for call in last.theirs]
-        await self._done(outlet, response, listener.headers, theirs)
+        response = await listener.end(last, loop.usage)
+        client_call_ids = [call.id for call in last.client_calls]
+        await self._finish(writer, response, listener.headers, client_call_ids)
 
-    async def fail(self, error: Object) -> None:
+    async def fail(self, error: JsonObject) -> None:
         """Tell the client why a stream ends here."""
-        await self._splice.fail(error)
+        await self._builder.fail(error)
 
-    def _heard(self, outlet: Outlet) -> Outlet | None:
+    def _stream_writer(self, writer: ResponseWriter) -> ResponseWriter | None:
         """The client's end of a stream, which hears the events from now on."""
         if not self.request.get("stream"):
             return None
-        self._splice.tell = outlet.tell
-        return outlet
+        self._builder.send_event = writer.send_event
+        return writer
 
-    async def _done(
-        self, outlet: Outlet, response: Object, headers: Headers, theirs: Sequence[str]
+    async def _finish(
+        self,
+        writer: ResponseWriter,
+        response: JsonObject,
+        headers: Headers,
+        client_call_ids: Sequence[str],
     ) -> None:
-        if theirs:
-            self._parked.keep(self._owner, self._splice.searched, theirs)
+        if client_call_ids:
+            self._continuations.keep_searches(
+                self._owner, self._builder.finished_searches, client_call_ids
+            )
         if self.request.get("stream"):
-            await outlet.end()
+            await writer.end()
         else:
-            await outlet.answer_json(200, headers, response)
-
-
-_NO_PATH = re.compile(
-    r"(?i)\s*(?:404 )?(?:page |file |route |endpoint |path )?(?:not found|invalid url|unknown "
-    r"(?:request )?url|unexpected endpoint|no such (?:route|path|endpoint))"
-)
-
-
-def knows_no_responses(refused: Refused) -> bool:
-    """Whether an upstream has no such path, as opposed to no such model or stored response."""
-    if refused.status in (405, 501):
-        return True
-    told = refused.told
-    return refused.status == 404 and (told is None or bool(_NO_PATH.match(told)))
+            await writer.send_json(200, headers, response)

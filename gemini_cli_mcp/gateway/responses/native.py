@@ -5,130 +5,146 @@ from collections.abc import AsyncIterator
 
 import httpx2
 
-from gemini_cli_mcp.gateway.continuations import Ending, as_output
-from gemini_cli_mcp.gateway.response_writer import Outlet
-from gemini_cli_mcp.gateway.responses.builder import Splice, annotated
-from gemini_cli_mcp.gateway.search_runner import ENOUGH, Searches
-from gemini_cli_mcp.gateway.sse import DONE, events
-from gemini_cli_mcp.gateway.tool_calls import NAME, Call
-from gemini_cli_mcp.gateway.tool_injection import is_hosted, with_search
-from gemini_cli_mcp.gateway.tool_loop import added_up, parsed
-from gemini_cli_mcp.gateway.upstream_client import Broken, Headers, Line, beside, error_of
-from gemini_cli_mcp.json_values import Object, as_count, as_list, as_object
+from gemini_cli_mcp.gateway.continuations import UpstreamContinuation, output_item
+from gemini_cli_mcp.gateway.response_writer import ResponseWriter
+from gemini_cli_mcp.gateway.responses.builder import ResponseBuilder, with_annotations
+from gemini_cli_mcp.gateway.search_runner import NO_SEARCHES_LEFT, SearchRunner
+from gemini_cli_mcp.gateway.sse import DONE, parse_events
+from gemini_cli_mcp.gateway.tool_calls import WEB_SEARCH_NAME, ToolCall
+from gemini_cli_mcp.gateway.tool_injection import build_turn_request, is_hosted_search_tool
+from gemini_cli_mcp.gateway.tool_loop import parse_json, sum_usage
+from gemini_cli_mcp.gateway.upstream_client import (
+    Headers,
+    UpstreamClient,
+    UpstreamUnavailable,
+    error_object,
+    metadata_headers,
+)
+from gemini_cli_mcp.json_values import JsonObject, int_or_zero, list_or_empty, object_or_empty
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.settings.engines_file import Engines
 
-PATH = "/responses"
-_BEGINS = ("response.created", "response.in_progress", "response.queued")
-_ENDS = ("response.completed", "response.incomplete", "response.failed")
-_FIRST = ("id", "object", "created_at", "output", "previous_response_id")
+RESPONSES_PATH = "/responses"
+_START_EVENTS = ("response.created", "response.in_progress", "response.queued")
+_END_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+_FIRST_TURN_FIELDS = ("id", "object", "created_at", "output", "previous_response_id")
 """What a response has of its first round, whatever the later ones say."""
 
 
-class Native:
+class NativeLoop:
     """One response of however many rounds."""
 
     def __init__(
         self,
-        line: Line,
-        request: Object,
+        upstream: UpstreamClient,
+        request: JsonObject,
         engines: Engines | None,
-        searches: Searches,
-        splice: Splice,
-        outlet: Outlet | None = None,
+        runner: SearchRunner,
+        builder: ResponseBuilder,
+        writer: ResponseWriter | None = None,
     ) -> None:
         self.headers: Headers = []
-        self.theirs: list[str] = []
+        self.client_call_ids: list[str] = []
         """The ids of what the client has to do now."""
-        self.ending: Ending | None = None
+        self.continuation: UpstreamContinuation | None = None
         """Set if the upstream knows the response by another id than the client."""
-        self._line = line
+        self._upstream = upstream
         self._request = request
         self._engines = engines
-        self._found = searches
-        self._splice = splice
-        self._outlet = outlet
-        self._usage: Object = {}
+        self._runner = runner
+        self._builder = builder
+        self._writer = writer
+        self._usage: JsonObject = {}
 
-    async def run(self) -> Object:
+    async def run(self) -> JsonObject:
         """The whole response."""
-        turns: list[Object] = []
+        new_items: list[JsonObject] = []
         while True:
-            engines = self._engines if self._found.may_go_on else None
-            most = self._line.limits.upstream_calls
-            last = _Round(self._splice, self._found, most, visible=engines is not None)
+            engines = self._engines if self._runner.has_budget else None
+            max_items = self._upstream.limits.max_upstream_tool_calls
+            last = _NativeTurn(
+                self._builder, self._runner, max_items, show_searches=engines is not None
+            )
             # A conversation holds all of it already.
-            stored = self._request.get("conversation") is not None and turns
-            request: Object = {**self._request, "input": []} if stored else self._request
-            await self._ask(last, with_search(request, engines, turns))
-            self._usage = added_up(self._usage, as_object(last.response.get("usage")))
-            results: list[Object] = [{"error": ENOUGH}] * len(last.calls)
-            going_on = engines is not None and last.status == "completed"
-            if going_on and last.calls:
-                results = await self._found.results(last.calls)
+            is_stored = self._request.get("conversation") is not None and new_items
+            request: JsonObject = {**self._request, "input": []} if is_stored else self._request
+            await self._ask(last, build_turn_request(request, engines, new_items))
+            self._usage = sum_usage(self._usage, object_or_empty(last.response.get("usage")))
+            results: list[JsonObject] = [{"error": NO_SEARCHES_LEFT}] * len(last.calls)
+            continues = engines is not None and last.status == "completed"
+            if continues and last.calls:
+                results = await self._runner.run(last.calls)
             if engines:
-                await self._splice.finds(last.calls, results)
+                await self._builder.searches_finished(last.calls, results)
             pairs = zip(last.calls, results, strict=True)
-            outputs = [as_output(call, result) for call, result in pairs]
-            if not outputs or not going_on or last.theirs:
+            outputs = [output_item(call, result) for call, result in pairs]
+            if not outputs or not continues or last.client_call_ids:
                 return await self._end(last, outputs)
             if self._request.get("conversation") is not None:
-                turns = outputs
+                new_items = outputs
             else:
-                turns += [*self._replayed(last.items), *outputs]
+                new_items += [*self._replayable(last.items), *outputs]
 
-    async def _ask(self, asked: "_Round", body: Object) -> None:
-        async with self._line.ask(PATH, body) as response:
+    async def _ask(self, turn: "_NativeTurn", body: JsonObject) -> None:
+        async with self._upstream.post_json(RESPONSES_PATH, body) as response:
             if not self._request.get("stream"):
-                answer = parsed(await self._line.whole(response))
-                self.headers = beside(response)
-                await asked.take_whole(answer, self._own(answer))
+                answer = parse_json(await self._upstream.read_all(response))
+                self.headers = metadata_headers(response)
+                await turn.add_complete(answer, self._as_client_response(answer))
                 return
             if response.headers.get("content-type", "").lower().startswith("application/json"):
-                error = await self._line.refused(response)  # some do not stream, or fail so
-                answer = parsed(error.body)
+                error = await self._upstream.read_rejection(
+                    response
+                )  # some do not stream, or fail so
+                answer = parse_json(error.body)
                 if "output" not in answer:
                     raise error
-                if self._outlet:
-                    await self._outlet.open(beside(response))
-                await asked.take_whole(answer, self._own(answer))
+                if self._writer:
+                    await self._writer.open_stream(metadata_headers(response))
+                await turn.add_complete(answer, self._as_client_response(answer))
                 return
-            if self._outlet:
-                await self._outlet.open(beside(response))
-            async for event in _events(response, self._line.limits):
-                told = as_object(event.get("response"))
-                await asked.take(event, self._own(told))
-            if not asked.response:
-                raise Broken("The upstream's answer broke off.")
+            if self._writer:
+                await self._writer.open_stream(metadata_headers(response))
+            async for event in _parse_json_events(response, self._upstream.limits):
+                response_fields = object_or_empty(event.get("response"))
+                await turn.add_event(event, self._as_client_response(response_fields))
+            if not turn.response:
+                raise UpstreamUnavailable("The upstream's answer broke off.")
 
-    async def _end(self, last: "_Round", outputs: list[Object]) -> Object:
-        known, actual = self._splice.response.get("id"), last.response.get("id")
-        if known != actual or outputs:
-            self.ending = Ending(str(actual), outputs)
-        self.theirs = last.theirs
-        if last.calls and not last.theirs and not last.has_text:
-            await self._splice.message(self._found.as_answer(), self._found.hits)
-        told = {
-            name: value for name, value in self._own(last.response).items() if name not in _FIRST
+    async def _end(self, last: "_NativeTurn", outputs: list[JsonObject]) -> JsonObject:
+        client_id, upstream_id = self._builder.response.get("id"), last.response.get("id")
+        if client_id != upstream_id or outputs:
+            self.continuation = UpstreamContinuation(str(upstream_id), outputs)
+        self.client_call_ids = last.client_call_ids
+        if last.calls and not last.client_call_ids and not last.has_text:
+            await self._builder.add_message(self._runner.fallback_answer(), self._runner.hits)
+        fields = {
+            name: value
+            for name, value in self._as_client_response(last.response).items()
+            if name not in _FIRST_TURN_FIELDS
         }
         if self._usage:
-            told["usage"] = self._usage
-        told["status"] = last.status
-        return await self._splice.end(**told)
+            fields["usage"] = self._usage
+        fields["status"] = last.status
+        return await self._builder.end(**fields)
 
-    def _own(self, response: Object) -> Object:
+    def _as_client_response(self, response: JsonObject) -> JsonObject:
         """A response of the upstream as one to the client's own request."""
         if not response:
             return response
-        listed = [as_object(tool) for tool in as_list(response.get("tools"))]
-        kept = [tool for tool in listed if tool.get("name") != NAME]
-        hosted = [tool for tool in as_list(self._request.get("tools")) if is_hosted(tool)]
-        own = {"tools": [*kept, *hosted]}
+        upstream_tools = [object_or_empty(tool) for tool in list_or_empty(response.get("tools"))]
+        client_tools = [tool for tool in upstream_tools if tool.get("name") != WEB_SEARCH_NAME]
+        hosted = [
+            tool
+            for tool in list_or_empty(self._request.get("tools"))
+            if is_hosted_search_tool(tool)
+        ]
+        own = {"tools": [*client_tools, *hosted]}
         if "tool_choice" in self._request:
             own["tool_choice"] = self._request["tool_choice"]
         return {**response, **own}
 
-    def _replayed(self, items: list[Object]) -> list[Object]:
+    def _replayable(self, items: list[JsonObject]) -> list[JsonObject]:
         """Items of the last round, for an upstream that may not have stored them."""
         if self._request.get("store") is not False:
             return items
@@ -139,168 +155,185 @@ class Native:
         ]
 
 
-class _Round:
+class _NativeTurn:
     """One round: what the client sees of it, and what it does not."""
 
-    def __init__(self, splice: Splice, searches: Searches, most: int, *, visible: bool) -> None:
+    def __init__(
+        self, builder: ResponseBuilder, runner: SearchRunner, max_items: int, *, show_searches: bool
+    ) -> None:
         """An upstream that makes more than `most` items is not one."""
-        self._most = most
-        self.response: Object = {}
+        self._max_items = max_items
+        self.response: JsonObject = {}
         """The upstream's own, at its end."""
-        self.items: list[Object] = []
-        self.calls: list[Call] = []
-        self._splice = splice
-        self._found = searches
-        self._visible = visible
+        self.items: list[JsonObject] = []
+        self.calls: list[ToolCall] = []
+        self._builder = builder
+        self._runner = runner
+        self._show_searches = show_searches
         self.status = "completed"
-        self._places: dict[int, int] = {}
-        self._hidden: set[int] = set()
-        self._cited_already: Counter[tuple[int, int]] = Counter()
+        self._client_indices: dict[int, int] = {}
+        self._hidden_indices: set[int] = set()
+        self._upstream_annotations: Counter[tuple[int, int]] = Counter()
 
     @property
-    def theirs(self) -> list[str]:
+    def client_call_ids(self) -> list[str]:
         """The ids of what the client has to do now."""
         return [
             str(item.get("call_id") or item.get("id"))
             for item in self.items
-            if not _is_ours(item) and _is_theirs(item)
+            if not _is_web_search(item) and _needs_client(item)
         ]
 
     @property
     def has_text(self) -> bool:
         return any(item.get("type") == "message" for item in self.items)
 
-    async def take_whole(self, answer: Object, own: Object) -> None:
+    async def add_complete(self, answer: JsonObject, client_response: JsonObject) -> None:
         if not answer.get("id") or "output" not in answer:
-            raise Broken("The upstream sent no response.", error_of(answer.get("error")))
-        if not self._splice.response:
-            await self._splice.begin(own)
+            raise UpstreamUnavailable(
+                "The upstream sent no response.", error_object(answer.get("error"))
+            )
+        if not self._builder.response:
+            await self._builder.start(client_response)
         self.response = answer
         self.status = str(answer.get("status") or "completed")
-        for item in map(as_object, as_list(answer.get("output"))):
-            await self._take_whole_item(item)
+        for item in map(object_or_empty, list_or_empty(answer.get("output"))):
+            await self._add_complete_item(item)
 
-    async def _take_whole_item(self, item: Object) -> None:
-        if _is_ours(item):
-            await self._call(item)
+    async def _add_complete_item(self, item: JsonObject) -> None:
+        if _is_web_search(item):
+            await self._add_search(item)
         else:
-            self._add(item)
-            await self._splice.whole(item, self._found.hits)
+            self._store_item(item)
+            await self._builder.add_complete_item(item, self._runner.hits)
 
-    async def take(self, event: Object, own: Object) -> None:
+    async def add_event(self, event: JsonObject, client_response: JsonObject) -> None:
         """Take one event of a stream, and pass it on as one of the whole."""
         kind = str(event.get("type"))
         if kind == "error" or (event.get("error") and "type" not in event):
-            raise Broken("The upstream failed.", _error_of(event))
-        if not self._splice.response:
-            await self._splice.begin(own or self._splice.blank)
-        if kind in _ENDS:
-            await self._finish(kind, as_object(event.get("response")))
+            raise UpstreamUnavailable("The upstream failed.", _event_error(event))
+        if not self._builder.response:
+            await self._builder.start(client_response or self._builder.initial)
+        if kind in _END_EVENTS:
+            await self._finish(kind, object_or_empty(event.get("response")))
         elif kind.startswith("response.output_item."):
-            await self._take_item(kind, event)
-        elif kind not in _BEGINS and as_count(event.get("output_index")) not in self._hidden:
-            await self._pass(kind, event)
+            await self._add_item_event(kind, event)
+        elif (
+            kind not in _START_EVENTS
+            and int_or_zero(event.get("output_index")) not in self._hidden_indices
+        ):
+            await self._forward_event(kind, event)
 
-    async def _finish(self, kind: str, response: Object) -> None:
-        if kind == "response.failed" and not as_object(response.get("error")):
-            raise Broken("The upstream failed.")
+    async def _finish(self, kind: str, response: JsonObject) -> None:
+        if kind == "response.failed" and not object_or_empty(response.get("error")):
+            raise UpstreamUnavailable("The upstream failed.")
         self.response = response or {"status": kind}
         self.status = kind.removeprefix("response.")
         if self.status == "failed":
             return
-        told = {str(item.get("id")) for item in self.items}
-        for item in map(as_object, as_list(response.get("output"))):
-            if str(item.get("id")) not in told:  # some tell no more than the end
-                await self._take_whole_item(item)
+        known_ids = {str(item.get("id")) for item in self.items}
+        for item in map(object_or_empty, list_or_empty(response.get("output"))):
+            if str(item.get("id")) not in known_ids:  # some tell no more than the end
+                await self._add_complete_item(item)
 
-    async def _take_item(self, kind: str, event: Object) -> None:
-        item, index = as_object(event.get("item")), as_count(event.get("output_index"))
+    async def _add_item_event(self, kind: str, event: JsonObject) -> None:
+        item, index = object_or_empty(event.get("item")), int_or_zero(event.get("output_index"))
         if kind == "response.output_item.added":
-            if len(self._places) + len(self._hidden) >= self._most:
-                raise Broken(f"The upstream sent more than {self._most:,} items.")
-            if _is_ours(item):
-                self._hidden.add(index)
+            if len(self._client_indices) + len(self._hidden_indices) >= self._max_items:
+                raise UpstreamUnavailable(f"The upstream sent more than {self._max_items:,} items.")
+            if _is_web_search(item):
+                self._hidden_indices.add(index)
             else:
-                self._places[index] = await self._splice.open(item)
-        elif _is_ours(item):
-            await self._call(item)
+                self._client_indices[index] = await self._builder.add_item(item)
+        elif _is_web_search(item):
+            await self._add_search(item)
         else:
-            self._add(item)
-            if index not in self._places:
-                self._places[index] = await self._splice.open(item)
-            await self._splice.close(self._places[index], self._cited(item))
+            self._store_item(item)
+            if index not in self._client_indices:
+                self._client_indices[index] = await self._builder.add_item(item)
+            await self._builder.finish_item(
+                self._client_indices[index], self._with_annotations(item)
+            )
 
-    async def _call(self, item: Object) -> None:
-        call = Call(str(item.get("call_id")), NAME, str(item.get("arguments") or ""))
+    async def _add_search(self, item: JsonObject) -> None:
+        call = ToolCall(str(item.get("call_id")), WEB_SEARCH_NAME, str(item.get("arguments") or ""))
         self.calls.append(call)
-        self._add(item)
-        if self._visible:
-            await self._splice.searches([call])
+        self._store_item(item)
+        if self._show_searches:
+            await self._builder.searches_started([call])
 
-    def _add(self, item: Object) -> None:
-        if len(self.items) == self._most:
-            raise Broken(f"The upstream sent more than {self._most:,} items.")
+    def _store_item(self, item: JsonObject) -> None:
+        if len(self.items) == self._max_items:
+            raise UpstreamUnavailable(f"The upstream sent more than {self._max_items:,} items.")
         self.items.append(item)
 
-    async def _pass(self, kind: str, event: Object) -> None:
+    async def _forward_event(self, kind: str, event: JsonObject) -> None:
         fields = {name: event[name] for name in event if name not in ("type", "sequence_number")}
         if "output_index" in fields:
-            place = self._places.get(as_count(fields["output_index"]))
-            if place is None:
+            index = self._client_indices.get(int_or_zero(fields["output_index"]))
+            if index is None:
                 return  # of an item that nobody was told of
-            fields["output_index"] = place
+            fields["output_index"] = index
         if kind == "response.output_text.annotation.added":
-            self._cited_already[_part(fields)] += 1
+            self._upstream_annotations[_part_key(fields)] += 1
         if kind == "response.output_text.done":
-            await self._cite(fields)
+            await self._emit_annotations(fields)
         if kind == "response.content_part.done":
-            fields["part"] = annotated(as_object(fields.get("part")), self._found.hits)
-        await self._splice.say(kind, **fields)
+            fields["part"] = with_annotations(
+                object_or_empty(fields.get("part")), self._runner.hits
+            )
+        await self._builder.emit(kind, **fields)
 
-    async def _cite(self, fields: Object) -> None:
-        part = annotated({"type": "output_text", "text": fields.get("text")}, self._found.hits)
+    async def _emit_annotations(self, fields: JsonObject) -> None:
+        part = with_annotations(
+            {"type": "output_text", "text": fields.get("text")}, self._runner.hits
+        )
         names = ("item_id", "output_index", "content_index")
-        first = self._cited_already[_part(fields)]
-        await self._splice.cite(part, first, **{name: fields.get(name) for name in names})
+        first = self._upstream_annotations[_part_key(fields)]
+        await self._builder.emit_annotations(
+            part, first, **{name: fields.get(name) for name in names}
+        )
 
-    def _cited(self, item: Object) -> Object:
+    def _with_annotations(self, item: JsonObject) -> JsonObject:
         if item.get("type") != "message":
             return item
-        parts = [as_object(part) for part in as_list(item.get("content"))]
-        return {**item, "content": [annotated(part, self._found.hits) for part in parts]}
+        parts = [object_or_empty(part) for part in list_or_empty(item.get("content"))]
+        return {**item, "content": [with_annotations(part, self._runner.hits) for part in parts]}
 
 
-_DONE_BY_UPSTREAMS = (
+_SERVER_SIDE_CALLS = (
     *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
     "mcp_call",
 )
 
 
-def _part(fields: Object) -> tuple[int, int]:
-    return as_count(fields.get("output_index")), as_count(fields.get("content_index"))
+def _part_key(fields: JsonObject) -> tuple[int, int]:
+    return int_or_zero(fields.get("output_index")), int_or_zero(fields.get("content_index"))
 
 
-def _is_theirs(item: Object) -> bool:
+def _needs_client(item: JsonObject) -> bool:
     """Whether an item wants something of the client."""
     kind = str(item.get("type"))
     if kind == "tool_search_call":
         return item.get("execution") != "server"
     asks = kind.endswith("_call") or kind == "mcp_approval_request"
-    return asks and kind not in _DONE_BY_UPSTREAMS
+    return asks and kind not in _SERVER_SIDE_CALLS
 
 
-def _is_ours(item: Object) -> bool:
-    return item.get("type") == "function_call" and item.get("name") == NAME
+def _is_web_search(item: JsonObject) -> bool:
+    return item.get("type") == "function_call" and item.get("name") == WEB_SEARCH_NAME
 
 
-def _error_of(event: Object) -> Object:
-    return error_of(event.get("error")) or {
+def _event_error(event: JsonObject) -> JsonObject:
+    return error_object(event.get("error")) or {
         name: event.get(name) for name in ("code", "message", "param")
     }
 
 
-async def _events(response: httpx2.Response, limits: Limits) -> AsyncIterator[Object]:
-    async for data in events(response.aiter_bytes(), limits):
+async def _parse_json_events(
+    response: httpx2.Response, limits: Limits
+) -> AsyncIterator[JsonObject]:
+    async for data in parse_events(response.aiter_bytes(), limits):
         if data == DONE:
             return
-        yield parsed(data)
+        yield parse_json(data)

@@ -15,20 +15,20 @@ from pathlib import Path
 import anyio
 
 from gemini_cli_mcp import __version__
-from gemini_cli_mcp.json_values import Object, as_object
-from gemini_cli_mcp.process.line_process import Dialogue
+from gemini_cli_mcp.json_values import JsonObject, object_or_empty
+from gemini_cli_mcp.process.line_process import LineProcess
 
 logger = logging.getLogger(__name__)
 
-NOT_SIGNED_IN = -32000
+NOT_SIGNED_IN_CODE = -32000
 """The code of a refused session that has no sign-in."""
-_NO_SUCH_METHOD = -32601
+_METHOD_NOT_FOUND = -32601
 
-Listener = Callable[[Object], None]
+UpdateCallback = Callable[[JsonObject], None]
 """Takes the updates of one session."""
 
 
-class Refused(Exception):
+class AcpError(Exception):
     """The agent answered a request with an error."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -37,42 +37,44 @@ class Refused(Exception):
         self.message = message
 
 
-class Lost(Exception):
+class AgentGone(Exception):
     """The agent is gone, and with it whatever it was asked."""
 
 
-class Agent:
+class AcpClient:
     """One process that speaks the protocol."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Object]] = {}
-        self._listeners: dict[str, Listener] = {}
-        self._dialogue: Dialogue | None = None
+        self._request_ids = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[JsonObject]] = {}
+        self._callbacks: dict[str, UpdateCallback] = {}
+        self._process: LineProcess | None = None
         self._ended = False
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
         cls, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, scratch: Path
-    ) -> AsyncGenerator["Agent"]:
+    ) -> AsyncGenerator["AcpClient"]:
         """The process, from its start to the end of its tree. Raises OSError if there is none."""
-        agent = cls()
+        client = cls()
         async with (
-            Dialogue.open(argv, env=env, cwd=cwd, on_line=agent._take, scratch=scratch) as dialogue,
+            LineProcess.open(
+                argv, env=env, cwd=cwd, on_line=client._handle_line, scratch=scratch
+            ) as process,
             anyio.create_task_group() as tasks,
         ):
-            agent._dialogue = dialogue
-            tasks.start_soon(agent._watch)
+            client._process = process
+            tasks.start_soon(client._watch)
             try:
-                yield agent
+                yield client
             finally:
-                agent._lose()
+                client._fail_pending()
                 tasks.cancel_scope.cancel()
 
     async def initialize(self) -> None:
         """Shake hands."""
-        await self._ask(
+        await self._request(
             "initialize",
             protocolVersion=1,
             clientCapabilities={},
@@ -81,14 +83,16 @@ class Agent:
 
     async def new_session(self, cwd: Path) -> str:
         """Open a session. One at a time: the CLI waits for a lock that doubles every wait."""
-        opened = await self._ask("session/new", cwd=str(cwd), mcpServers=[])
-        return str(opened.get("sessionId"))
+        response = await self._request("session/new", cwd=str(cwd), mcpServers=[])
+        return str(response.get("sessionId"))
 
-    def prompt(self, session: str, text: str, listener: Listener) -> "asyncio.Future[Object]":
+    def prompt(
+        self, session: str, text: str, on_update: UpdateCallback
+    ) -> "asyncio.Future[JsonObject]":
         """Begin a session's one turn; when it is over comes the answer, Refused, or Lost."""
-        self._listeners[session] = listener
-        prompted = [{"type": "text", "text": text}]
-        return self._ask("session/prompt", sessionId=session, prompt=prompted)
+        self._callbacks[session] = on_update
+        blocks = [{"type": "text", "text": text}]
+        return self._request("session/prompt", sessionId=session, prompt=blocks)
 
     def cancel(self, session: str) -> None:
         """Ask for the turn to be ended; its answer tells that it was."""
@@ -96,79 +100,81 @@ class Agent:
 
     def forget(self, session: str) -> None:
         """Listen to this session no longer."""
-        self._listeners.pop(session, None)
+        self._callbacks.pop(session, None)
 
-    def _ask(self, method: str, **params: object) -> "asyncio.Future[Object]":
+    def _request(self, method: str, **params: object) -> "asyncio.Future[JsonObject]":
         """Send a request; its answer may be Refused, or Lost."""
-        number = next(self._numbers)
+        number = next(self._request_ids)
         future = asyncio.get_running_loop().create_future()
-        self._asked[number] = future
-        future.add_done_callback(lambda _: self._asked.pop(number, None))
-        if self.is_lost:
-            future.set_exception(Lost())
+        self._pending[number] = future
+        future.add_done_callback(lambda _: self._pending.pop(number, None))
+        if self.is_gone:
+            future.set_exception(AgentGone())
         else:
             self._send({"id": number, "method": method, "params": params})
         return future
 
     @property
-    def is_lost(self) -> bool:
-        return self._ended or self._dialogue is None or self._dialogue.is_over
+    def is_gone(self) -> bool:
+        return self._ended or self._process is None or self._process.is_finished
 
-    async def lost(self) -> None:
+    async def wait_gone(self) -> None:
         """Wait until nothing more can come of it."""
-        if self._dialogue:
-            await self._dialogue.over()
+        if self._process:
+            await self._process.wait_finished()
 
     @property
-    def memory(self) -> int:
+    def memory_bytes(self) -> int:
         """Bytes that it holds; 0 where that cannot be known."""
-        return self._dialogue.memory if self._dialogue else 0
+        return self._process.memory_bytes if self._process else 0
 
     async def _watch(self) -> None:
-        await self.lost()
-        self._lose()
+        await self.wait_gone()
+        self._fail_pending()
 
-    def _lose(self) -> None:
+    def _fail_pending(self) -> None:
         self._ended = True
-        for future in list(self._asked.values()):
+        for future in list(self._pending.values()):
             if not future.done():
-                future.set_exception(Lost())
+                future.set_exception(AgentGone())
                 future.exception()  # nobody may be waiting for it any more
 
-    def _send(self, message: Object) -> None:
-        if self._dialogue:
-            self._dialogue.say(json.dumps({"jsonrpc": "2.0", **message}).encode())
+    def _send(self, message: JsonObject) -> None:
+        if self._process:
+            self._process.send_line(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         try:
-            self._understand(as_object(json.loads(line)))
+            self._handle_message(object_or_empty(json.loads(line)))
         except Exception as error:  # noqa: BLE001 - the lines behind it may be somebody else's
             logger.debug("A line of a warm gemini was not understood: %s", type(error).__name__)
 
-    def _understand(self, message: Object) -> None:
+    def _handle_message(self, message: JsonObject) -> None:
         if "method" not in message:
-            self._answered(message)
+            self._handle_response(message)
         elif message["method"] == "session/update":
-            params = as_object(message.get("params"))
-            if listener := self._listeners.get(str(params.get("sessionId"))):
-                listener(as_object(params.get("update")))
+            params = object_or_empty(message.get("params"))
+            if listener := self._callbacks.get(str(params.get("sessionId"))):
+                listener(object_or_empty(params.get("update")))
         elif message["method"] == "session/request_permission":
             # Never: the tools that we allow need none.
             self._send({"id": message.get("id"), "result": {"outcome": {"outcome": "cancelled"}}})
         elif "id" in message:
-            error = {"code": _NO_SUCH_METHOD, "message": "not supported"}
+            error = {"code": _METHOD_NOT_FOUND, "message": "not supported"}
             self._send({"id": message["id"], "error": error})
 
-    def _answered(self, message: Object) -> None:
+    def _handle_response(self, message: JsonObject) -> None:
         number = message.get("id")
-        future = self._asked.get(number) if isinstance(number, int) else None
+        future = self._pending.get(number) if isinstance(number, int) else None
         if not future or future.done():
             return
         if "error" in message:
-            error = as_object(message["error"])
+            error = object_or_empty(message["error"])
             code = error.get("code")
-            told = Refused(code if isinstance(code, int) else 0, str(error.get("message") or ""))
-            future.set_exception(told)
+            acp_error = AcpError(
+                code if isinstance(code, int) else 0, str(error.get("message") or "")
+            )
+            future.set_exception(acp_error)
             future.exception()
         else:
-            future.set_result(as_object(message.get("result")))
+            future.set_result(object_or_empty(message.get("result")))

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from gemini_cli_mcp.errors import CliNotFound
 
-SHORT_PATH = os.pathsep.join(("/usr/bin", "/bin", "/usr/sbin", "/sbin"))
+DESKTOP_APP_PATH = os.pathsep.join(("/usr/bin", "/bin", "/usr/sbin", "/sbin"))
 """What a desktop app has, where a terminal has all that the shell's files add."""
-OLDEST = (0, 39, 1)
+MIN_VERSION = (0, 39, 1)
 """Older ones trust the settings of whatever folder they run in (GHSA-wpqr-6v78-jr5g)."""
 
 
@@ -25,7 +25,7 @@ _SHIM = re.compile(r'"%(?:dp0%|~dp0)\\?([^"]+)"\s+%\*')
 
 
 @dataclass(frozen=True)
-class Binary:
+class GeminiBinary:
     """A program that takes the part of `gemini`."""
 
     path: Path
@@ -35,29 +35,31 @@ class Binary:
     """How it is started."""
 
     @property
-    def official(self) -> bool:
+    def is_official(self) -> bool:
         return self.version is not None
 
 
-def find_gemini(name: str, environ: Mapping[str, str]) -> Binary:
+def find_gemini(name: str, environ: Mapping[str, str]) -> GeminiBinary:
     """The binary that GEMINI_MCP_CLI_PATH asks for."""
     path = _locate(name, environ)
-    script = _behind_shim(path)
+    script = _script_of_shim(path)
     version = _official_version((script or path).resolve())
-    if version is not None and _numbers(version) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
+    if version is not None and _version_tuple(version) < MIN_VERSION:
+        min_version = ".".join(map(str, MIN_VERSION))
         raise CliNotFound(
-            f"gemini {version} at {path} is too old: {oldest} or newer is needed, because older "
-            "ones run settings of foreign folders.",
+            f"gemini {version} at {path} is too old: {min_version} or newer is required, because "
+            "older versions load settings from untrusted folders.",
             hint="Upgrade it with `npm install -g @google/gemini-cli@latest`.",
         )
     if not script:
-        return Binary(path, version, (str(path),))
-    beside = path.with_name("node.exe")
-    return Binary(path, version, (str(beside) if beside.exists() else "node", str(script)))
+        return GeminiBinary(path, version, (str(path),))
+    sibling_node = path.with_name("node.exe")
+    return GeminiBinary(
+        path, version, (str(sibling_node) if sibling_node.exists() else "node", str(script))
+    )
 
 
-def _behind_shim(path: Path) -> Path | None:
+def _script_of_shim(path: Path) -> Path | None:
     """The script that npm's `.cmd` file on Windows runs.
 
     Not the file itself: it needs a shell, which would read our arguments once more.
@@ -65,10 +67,10 @@ def _behind_shim(path: Path) -> Path | None:
     if path.suffix.lower() not in (".cmd", ".bat"):
         return None
     try:
-        found = _SHIM.search(path.read_text(encoding="utf-8", errors="replace"))
+        match = _SHIM.search(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return path.parent.joinpath(*found[1].split("\\")) if found else None
+    return path.parent.joinpath(*match[1].split("\\")) if match else None
 
 
 def _locate(name: str, environ: Mapping[str, str]) -> Path:
@@ -79,19 +81,19 @@ def _locate(name: str, environ: Mapping[str, str]) -> Path:
         if not os.access(path, os.X_OK):
             raise CliNotFound(f"{path} (GEMINI_MCP_CLI_PATH) is not executable.")
         return path
-    found = shutil.which(name, path=search_path(environ))
-    if found is None:
+    program = shutil.which(name, path=search_path(environ))
+    if program is None:
         raise CliNotFound(f"The `{name}` CLI is neither on PATH nor in a usual place.")
-    return Path(found).absolute()
+    return Path(program).absolute()
 
 
 def search_path(environ: Mapping[str, str]) -> str:
     """PATH, and behind it the places that desktop apps do not have on theirs."""
-    folders = (environ.get("PATH", os.defpath), *map(str, _missed_folders(environ)))
+    folders = (environ.get("PATH", os.defpath), *map(str, _install_folders(environ)))
     return os.pathsep.join(folders)
 
 
-def path_for(binary: Binary, environ: Mapping[str, str]) -> str:
+def child_path(binary: GeminiBinary, environ: Mapping[str, str]) -> str:
     """The PATH to run it with.
 
     `#!/usr/bin/env node`: that mostly lies beside gemini, but not on a desktop app's PATH.
@@ -99,46 +101,46 @@ def path_for(binary: Binary, environ: Mapping[str, str]) -> str:
     return f"{binary.path.parent}{os.pathsep}{search_path(environ)}"
 
 
-def find_node(binary: Binary, environ: Mapping[str, str]) -> str | None:
+def find_node(binary: GeminiBinary, environ: Mapping[str, str]) -> str | None:
     """The `node` that it would run on."""
-    return shutil.which("node", path=path_for(binary, environ))
+    return shutil.which("node", path=child_path(binary, environ))
 
 
-def as_desktop_app(environ: Mapping[str, str]) -> dict[str, str]:
+def desktop_app_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """What is left of an environment in an app that no shell has started."""
     kept = ("HOME", "APPDATA", "LOCALAPPDATA", "USERPROFILE")
-    return {"PATH": SHORT_PATH, **{name: environ[name] for name in kept if name in environ}}
+    return {"PATH": DESKTOP_APP_PATH, **{name: environ[name] for name in kept if name in environ}}
 
 
-def _missed_folders(environ: Mapping[str, str]) -> Iterator[Path]:
+def _install_folders(environ: Mapping[str, str]) -> Iterator[Path]:
     """Where npm, version managers and package managers put binaries, best guess first."""
     home = Path(environ.get("HOME") or Path.home())
 
-    def place(variable: str, default: str) -> Path:
+    def folder(variable: str, default: str) -> Path:
         return Path(environ.get(variable) or home / default)
 
-    yield place("NPM_CONFIG_PREFIX", ".npm-global") / "bin"
+    yield folder("NPM_CONFIG_PREFIX", ".npm-global") / "bin"
     yield home / ".local/bin"
     yield Path("/usr/local/bin")
     yield Path("/opt/homebrew/bin")
     yield Path("/home/linuxbrew/.linuxbrew/bin")
-    yield place("VOLTA_HOME", ".volta") / "bin"
-    yield place("PNPM_HOME", ".local/share/pnpm")
+    yield folder("VOLTA_HOME", ".volta") / "bin"
+    yield folder("PNPM_HOME", ".local/share/pnpm")
     yield home / "Library/pnpm"
-    yield place("BUN_INSTALL", ".bun") / "bin"
-    yield place("APPDATA", "AppData/Roaming") / "npm"
-    yield from _newest(place("NVM_DIR", ".nvm") / "versions/node", "bin")
+    yield folder("BUN_INSTALL", ".bun") / "bin"
+    yield folder("APPDATA", "AppData/Roaming") / "npm"
+    yield from _newest_first(folder("NVM_DIR", ".nvm") / "versions/node", "bin")
     for fnm in (
-        place("FNM_DIR", ".local/share/fnm"),
+        folder("FNM_DIR", ".local/share/fnm"),
         home / "Library/Application Support/fnm",
         home / ".fnm",
     ):
-        yield from _newest(fnm / "node-versions", "installation/bin")
+        yield from _newest_first(fnm / "node-versions", "installation/bin")
 
 
-def _newest(versions: Path, below: str) -> list[Path]:
+def _newest_first(versions: Path, below: str) -> list[Path]:
     try:
-        names = sorted((path.name for path in versions.iterdir()), key=_numbers, reverse=True)
+        names = sorted((path.name for path in versions.iterdir()), key=_version_tuple, reverse=True)
     except OSError:
         return []
     return [versions / name / below for name in names]
@@ -155,7 +157,7 @@ def _official_version(real_path: Path) -> str | None:
     return None
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_tuple(version: str) -> tuple[int, ...]:
     """The leading numbers of `v1.22.3` or `0.61.0-preview.1`, to compare versions by."""
     release = version.removeprefix("v").partition("-")[0]
     return tuple(int(part) if part.isdecimal() else 0 for part in release.split("."))

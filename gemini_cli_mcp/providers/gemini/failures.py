@@ -18,13 +18,13 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.json_values import as_object
+from gemini_cli_mcp.json_values import object_or_empty
 from gemini_cli_mcp.process.run import Completed
-from gemini_cli_mcp.providers.gemini.events import Transcript
+from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.sanitize import scrub
+from gemini_cli_mcp.sanitize import replace_unsafe_chars
 
-LONGEST_WAIT = 300.0
+MAX_RATE_LIMIT_DELAY = 300.0
 """Seconds; the CLI too takes a longer delay for an exhausted quota."""
 
 _CONSUMER_LOGIN = re.compile(r"IneligibleTierError|UNSUPPORTED_CLIENT|no longer supported for Gem")
@@ -66,7 +66,7 @@ _EXIT_CODES = {
 }
 
 
-def is_usage_error(completed: Completed, transcript: Transcript) -> bool:
+def is_usage_error(completed: Completed, transcript: EventLog) -> bool:
     """Whether the program did not understand our flags."""
     return (
         completed.ended == "exited"
@@ -76,11 +76,11 @@ def is_usage_error(completed: Completed, transcript: Transcript) -> bool:
     )
 
 
-def failure(
-    completed: Completed, transcript: Transcript, secrets: Sequence[str] = ()
+def classify_failure(
+    completed: Completed, transcript: EventLog, secrets: Sequence[str] = ()
 ) -> GeminiMcpError | None:
     """Why this run failed, without any of the secrets; None if it did not."""
-    details = _tail(completed.stderr, secrets)
+    details = _stderr_tail(completed.stderr, secrets)
     match completed.ended:
         case "idle" if transcript.is_searching:
             return TimedOut(
@@ -93,13 +93,13 @@ def failure(
             return TimedOut("gemini said nothing for too long and was ended.", details=details)
         case "timeout":
             return TimedOut("gemini did not finish in time and was ended.", details=details)
-        case "flood":
+        case "output_limit":
             return ExecutionFailed("gemini wrote without end and was ended.", details=details)
         case "exited" | "finished":
             pass
-    if completed.exit_code != 0 or as_object(transcript.result).get("status") == "error":
-        said = redact(_said(transcript), secrets)
-        return _named(completed.exit_code or 0, said, completed.stderr, details)
+    if completed.exit_code != 0 or object_or_empty(transcript.result).get("status") == "error":
+        error_message = redact(_error_message(transcript), secrets)
+        return _classify_message(completed.exit_code or 0, error_message, completed.stderr, details)
     if transcript.is_stream and transcript.result is None:
         return ExecutionFailed("gemini stopped in the middle of its answer.", details=details)
     if not transcript.text.strip():
@@ -107,32 +107,36 @@ def failure(
     return None
 
 
-def _named(code: int, said: str, stderr: str, details: str | None) -> GeminiMcpError:
+def _classify_message(
+    code: int, error_message: str, stderr: str, details: str | None
+) -> GeminiMcpError:
     # stderr speaks of searches that failed on the way, and quotes their queries; so it counts
     # only where the CLI's last word is missing.
-    words = said or _FAILED_SEARCH.sub("", stderr)
+    text = error_message or _FAILED_SEARCH.sub("", stderr)
     if code == 127 and "node" in stderr:
         return CliNotFound(
             "gemini is there, but the `node` that it runs on is not on PATH.",
             hint="Install Node 20 or newer, or add its folder to PATH in the server's environment.",
             details=details,
         )
-    if _CONSUMER_LOGIN.search(words):
+    if _CONSUMER_LOGIN.search(text):
         return NotSignedIn(
             "Google no longer serves personal Google logins in the gemini CLI (since June 2026).",
             hint="Create a key in Google AI Studio and set GEMINI_API_KEY, or sign in with Vertex "
             "AI or an enterprise Code Assist licence.",
             details=details,
         )
-    if _QUOTA.search(words):
+    if _QUOTA.search(text):
         return QuotaExhausted(
-            "The Gemini quota of the day is used up.", details=details, retry_after_s=_delay(words)
+            "The Gemini quota of the day is used up.",
+            details=details,
+            retry_after_s=_retry_delay(text),
         )
-    if code == 173 or _RATE.search(words):
-        return _rate_limited(words, details)
-    if code in (41, 145, 147) or _KEY_REFUSED.search(words):
+    if code == 173 or _RATE.search(text):
+        return _rate_limited(text, details)
+    if code in (41, 145, 147) or _KEY_REFUSED.search(text):
         return NotSignedIn("gemini is not signed in, or its key was refused.", details=details)
-    if _NO_MODEL.search(words):
+    if _NO_MODEL.search(text):
         return ConfigError(
             "The Gemini API does not know the model that was asked for.",
             hint="Set GEMINI_MODEL (and GEMINI_CORRECTION_MODEL) to a model that your key may use, "
@@ -145,49 +149,49 @@ def _named(code: int, said: str, stderr: str, details: str | None) -> GeminiMcpE
             hint="Upgrade it with `npm install -g @google/gemini-cli@latest`.",
             details=details,
         )
-    return ExecutionFailed(_described(code, said), details=details)
+    return ExecutionFailed(_describe_exit(code, error_message), details=details)
 
 
-def _delay(words: str) -> float | None:
+def _retry_delay(text: str) -> float | None:
     """The seconds that Google asked to wait."""
-    found = [
+    delays = [
         int(hours or 0) * 3600
         + int(minutes or 0) * 60
         + float(number or 0) / (1000 if unit == "ms" else 1)
-        for hours, minutes, number, unit in _DELAY.findall(words)
+        for hours, minutes, number, unit in _DELAY.findall(text)
     ]
-    return max(filter(None, found), default=None)
+    return max(filter(None, delays), default=None)
 
 
-def _rate_limited(words: str, details: str | None) -> GeminiMcpError:
-    delay = _delay(words)
-    if delay is not None and delay > LONGEST_WAIT:
+def _rate_limited(text: str, details: str | None) -> GeminiMcpError:
+    delay = _retry_delay(text)
+    if delay is not None and delay > MAX_RATE_LIMIT_DELAY:
         return QuotaExhausted("The Gemini quota is used up.", details=details, retry_after_s=delay)
     return RateLimited(
         "The Gemini API takes no more requests for now.", details=details, retry_after_s=delay
     )
 
 
-def _described(code: int, said: str) -> str:
+def _describe_exit(code: int, error_message: str) -> str:
     if code < 0:
         return f"gemini was killed by signal {-code}."
     what = _EXIT_CODES.get(code) or (
         f"gemini failed with exit code {code}" if code else "gemini failed"
     )
-    first_line = scrub(said.strip().partition("\n")[0])[:300]
+    first_line = replace_unsafe_chars(error_message.strip().partition("\n")[0])[:300]
     return f"{what}: {first_line}" if first_line else f"{what}."
 
 
-def _said(transcript: Transcript) -> str:
-    error = as_object(as_object(transcript.result).get("error"))
+def _error_message(transcript: EventLog) -> str:
+    error = object_or_empty(object_or_empty(transcript.result).get("error"))
     return str(error.get("message") or transcript.error or "")
 
 
-def _tail(stderr: str, secrets: Sequence[str]) -> str | None:
+def _stderr_tail(stderr: str, secrets: Sequence[str]) -> str | None:
     """The end of stderr that may be shown: no stack frames, no secrets, no control characters."""
     lines = [
         line.rstrip()
-        for line in _REPORT_FILE.sub("", scrub(redact(stderr, secrets))).splitlines()
+        for line in _REPORT_FILE.sub("", replace_unsafe_chars(redact(stderr, secrets))).splitlines()
         if line.strip() and not line.startswith(("    at ", "[STARTUP]"))
     ]
     return "\n".join(lines)[-2000:] or None

@@ -17,9 +17,9 @@ from secrets import token_hex
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.child_environment import allowed
-from gemini_cli_mcp.providers.gemini.telemetry import ENVIRONMENT, OFF
-from gemini_cli_mcp.types import Thinking, amount_of
+from gemini_cli_mcp.providers.child_environment import allowed_variables
+from gemini_cli_mcp.providers.gemini.telemetry import DISABLED_ENVIRONMENT, ENABLED_ENVIRONMENT
+from gemini_cli_mcp.types import Thinking, thinking_setting
 from gemini_cli_mcp.workspace import Workspace
 
 
@@ -43,7 +43,7 @@ class SignIn:
     login_file: Path | None = None
 
 
-def sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
+def available_sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
     """The ways to sign in that this environment offers, the first one to be tried first."""
     if environ.get("GEMINI_API_KEY"):
         # Said outright: with GOOGLE_GEMINI_BASE_URL set the CLI would choose `gateway`, which
@@ -55,14 +55,14 @@ def sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
     # os.path: Path's raises where a folder cannot be searched.
     env_file = user / ".env" if os.path.isfile(user / ".env") else None  # noqa: PTH113
     login_file = user / "oauth_creds.json"
-    found: list[SignIn] = []
+    sign_ins: list[SignIn] = []
     if env_file:
         # A key comes before Vertex AI, as in the environment; failing that, by its variables.
-        found += [SignIn("gemini-api-key", env_file), SignIn(None, env_file)]
+        sign_ins += [SignIn("gemini-api-key", env_file), SignIn(None, env_file)]
     if os.path.isfile(login_file):  # noqa: PTH113
         # The .env comes along: it may name the project of an enterprise login.
-        found.append(SignIn("oauth-personal", env_file, login_file))
-    return found or [SignIn(None)]
+        sign_ins.append(SignIn("oauth-personal", env_file, login_file))
+    return sign_ins or [SignIn(None)]
 
 
 def user_folder(environ: Mapping[str, str]) -> Path:
@@ -72,7 +72,7 @@ def user_folder(environ: Mapping[str, str]) -> Path:
 
 def is_signed_in(environ: Mapping[str, str]) -> bool:
     """Whether there is any sign-in at all; if Google accepts it, only a run can tell."""
-    return sign_ins(environ) != [SignIn(None)]
+    return available_sign_ins(environ) != [SignIn(None)]
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Home:
     """A home of the CLI that is ready to be used."""
 
     path: Path
-    work: Path
+    working_folder: Path
     """An empty folder to run in: the CLI inlines `@file` from where it runs."""
-    telemetry: bool = True
+    has_telemetry: bool = True
     """Whether runs tell what they saw: those with tools do."""
 
     @contextlib.contextmanager
@@ -99,17 +99,21 @@ class Home:
         return temp / "telemetry.log"
 
     def environment(
-        self, environ: Mapping[str, str], temp: Path, added: Sequence[str] = ()
+        self, environ: Mapping[str, str], temp: Path, extra_names: Sequence[str] = ()
     ) -> dict[str, str]:
         """The child's environment: what is allowed of ours, less what would undo this home."""
-        told = {**ENVIRONMENT, "GEMINI_TELEMETRY_OUTFILE": str(self.telemetry_file(temp))}
-        kept = {
+        telemetry_env = {
+            **ENABLED_ENVIRONMENT,
+            "GEMINI_TELEMETRY_OUTFILE": str(self.telemetry_file(temp)),
+        }
+        allowed_env = {
             name: value
-            for name, value in allowed(environ, added).items()
-            if value or not is_its_own(name)  # an empty one would hide the one in a linked .env
+            for name, value in allowed_variables(environ, extra_names).items()
+            if value
+            or not is_cli_variable(name)  # an empty one would hide the one in a linked .env
         }
         # Each set even if empty, so that a linked .env cannot bring it back.
-        return kept | {
+        return allowed_env | {
             "GEMINI_CLI_HOME": str(self.path),
             "GEMINI_SYSTEM_MD": str(self.path / ".gemini/system.md"),
             "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(self.path / "no-system-settings.json"),
@@ -124,11 +128,11 @@ class Home:
             "TEMP": str(temp),
             "TMP": str(temp),
             "NO_COLOR": "1",
-            **(told if self.telemetry else OFF),
+            **(telemetry_env if self.has_telemetry else DISABLED_ENVIRONMENT),
         }
 
 
-def is_its_own(name: str) -> bool:
+def is_cli_variable(name: str) -> bool:
     """Whether a variable of this name is the CLI's to read."""
     return name.upper() == "GEMINI_API_KEY" or name.upper().startswith("GOOGLE_")
 
@@ -143,8 +147,12 @@ def prepare_home(workspace: Workspace, profile: Profile, sign_in: SignIn, limits
     gemini = workspace.folder(name, "home", ".gemini")
     if sign_in.login_file:
         _link_or_empty(gemini / "oauth_creds.json", sign_in.login_file)
-    _write(gemini / "system.md", prompts.path("system-prompt").read_text(encoding="utf-8"))
-    _write(gemini / "settings.json", json.dumps(_settings(profile, sign_in, limits), indent=1))
+    _write_atomically(
+        gemini / "system.md", prompts.template_path("system-prompt").read_text(encoding="utf-8")
+    )
+    _write_atomically(
+        gemini / "settings.json", json.dumps(_settings(profile, sign_in, limits), indent=1)
+    )
     return home
 
 
@@ -160,7 +168,7 @@ def _link_or_empty(path: Path, target: Path | None) -> None:
     new.replace(path)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """Write the file whole or not at all: other runs may be reading it."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
@@ -194,7 +202,7 @@ def _settings(profile: Profile, sign_in: SignIn, limits: Limits) -> dict[str, ob
         "experimental": {"enableAgents": False},
         "useWriteTodos": False,
         "privacy": {"usageStatisticsEnabled": False},
-        "telemetry": _telemetry(profile),
+        "telemetry": _telemetry_settings(profile),
         "advanced": {"ignoreLocalEnv": True},
         "ui": {"showHomeDirectoryWarning": False, "showCompatibilityWarnings": False},
     }
@@ -202,7 +210,7 @@ def _settings(profile: Profile, sign_in: SignIn, limits: Limits) -> dict[str, ob
         settings["security"] = {"auth": {"selectedType": sign_in.auth_type}}
     thinking = _thinking_config(profile.model, profile.thinking) if profile.thinking else {}
     models: dict[str, object] = {}
-    if profile.model and not renamed(profile.model):
+    if profile.model and not is_model_alias(profile.model):
         models["customAliases"] = {
             "web-search": _alias(profile.model, {"tools": [{"googleSearch": {}}], **thinking}),
             "web-fetch": _alias(profile.model, {"tools": [{"urlContext": {}}]}),
@@ -216,7 +224,7 @@ def _settings(profile: Profile, sign_in: SignIn, limits: Limits) -> dict[str, ob
     return settings
 
 
-def _telemetry(profile: Profile) -> dict[str, object]:
+def _telemetry_settings(profile: Profile) -> dict[str, object]:
     """Into a file of ours; where it lies, each process is told by its environment."""
     if not profile.tools:
         return {"enabled": False}
@@ -224,10 +232,10 @@ def _telemetry(profile: Profile) -> dict[str, object]:
 
 
 def _thinking_config(model: str | None, thinking: Thinking) -> dict[str, object]:
-    amount = amount_of(thinking, model)
-    if isinstance(amount, int):
-        return {"thinkingConfig": {"thinkingBudget": amount}}
-    return {"thinkingConfig": {"thinkingLevel": amount.upper()}}
+    setting = thinking_setting(thinking, model)
+    if isinstance(setting, int):
+        return {"thinkingConfig": {"thinkingBudget": setting}}
+    return {"thinkingConfig": {"thinkingLevel": setting.upper()}}
 
 
 def _alias(model: str, config: dict[str, object]) -> dict[str, object]:
@@ -239,7 +247,7 @@ def _alias(model: str, config: dict[str, object]) -> dict[str, object]:
     return {"extends": "base", "modelConfig": {"model": model, "generateContentConfig": config}}
 
 
-def renamed(model: str) -> bool:
+def is_model_alias(model: str) -> bool:
     """Whether the CLI puts another model in the place of this name.
 
     Then an alias to it would lose its `tools`: the search would silently not search

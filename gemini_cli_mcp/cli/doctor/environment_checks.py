@@ -8,23 +8,23 @@ from pathlib import Path
 
 from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem
 from gemini_cli_mcp.errors import CliNotFound, ConfigError
-from gemini_cli_mcp.http_common.auth import TOKENS, tokens_of
+from gemini_cli_mcp.http_common.auth import TOKENS_VARIABLE, parse_tokens
 from gemini_cli_mcp.providers.antigravity.binary import find_agy
-from gemini_cli_mcp.settings.env import Config
+from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
 
-def folder(config: Config) -> Iterator[Finding]:
+def check_config_dir(settings: Settings) -> Iterator[Finding]:
     """The private folder: made as a start would make it."""
-    workspace = Workspace(config.config_dir)
+    workspace = Workspace(settings.config_dir)
     try:
         workspace.root()
     except ConfigError as error:
         fix = "export GEMINI_MCP_CONFIG_DIR=...  # a folder of yours"
         yield problem("folder", error.message, fix)
     else:
-        shared = workspace.open_to_others()
-        yield ok("folder", f"{config.config_dir}, {'' if shared else 'private and '}writable")
+        shared = workspace.accessible_to_others()
+        yield ok("folder", f"{settings.config_dir}, {'' if shared else 'private and '}writable")
         for path in shared:
             yield note(
                 "folder",
@@ -35,10 +35,10 @@ def folder(config: Config) -> Iterator[Finding]:
         workspace.close()
 
 
-def leftovers(config: Config) -> Iterator[Finding]:
+def check_stale_servers(settings: Settings) -> Iterator[Finding]:
     """What servers left that are gone."""
-    dead = Workspace(config.config_dir).of_the_dead()
-    processes = [pid for folder in dead for pid in _living_in(folder)]
+    stale = Workspace(settings.config_dir).stale_folders()
+    processes = [pid for folder in stale for pid in _processes_of(folder)]
     if processes:
         pids = " ".join(map(str, processes))
         yield note(
@@ -46,37 +46,37 @@ def leftovers(config: Config) -> Iterator[Finding]:
             f"processes of a server that is gone are still there: {pids}",
             f"kill {pids}",
         )
-    if dead:
+    if stale:
         yield note(
             "left-overs",
-            f"{len(dead)} folders of servers that are gone; the next start removes them",
+            f"{len(stale)} folders of servers that are gone; the next start removes them",
         )
-    if not dead:
+    if not stale:
         yield ok("left-overs", "none")
 
 
-def _living_in(folder: Path) -> list[int]:
+def _processes_of(folder: Path) -> list[int]:
     """Processes that have their home in this folder (Linux; elsewhere nobody tells)."""
-    found: list[int] = []
+    pids: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if f"GEMINI_CLI_HOME={folder}/".encode() in (process / "environ").read_bytes():
-                found.append(int(process.name))
+                pids.append(int(process.name))
         except OSError:
             continue  # gone, or not ours
-    return found
+    return pids
 
 
-def providers(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Those that are listed beside gemini."""
-    for name in config.providers:
+    for name in settings.providers:
         if name == "api":
-            yield replace(_api(environ), provider=name)
+            yield replace(_check_api(environ), provider=name)
         elif name == "antigravity":
-            yield replace(_antigravity(config, environ), provider=name)
+            yield replace(_check_antigravity(settings, environ), provider=name)
 
 
-def _api(environ: Mapping[str, str]) -> Finding:
+def _check_api(environ: Mapping[str, str]) -> Finding:
     if find_spec("google") is None or find_spec("google.genai") is None:
         return problem(
             "provider api",
@@ -89,24 +89,24 @@ def _api(environ: Mapping[str, str]) -> Finding:
     return ok("provider api", "package and key are there")
 
 
-def _antigravity(config: Config, environ: Mapping[str, str]) -> Finding:
+def _check_antigravity(settings: Settings, environ: Mapping[str, str]) -> Finding:
     try:
-        path = find_agy(config.agy_path, environ)
+        path = find_agy(settings.agy_path, environ)
     except CliNotFound as error:
         return problem("provider antigravity", error.message, error.next_step)
     return ok("provider antigravity", f"{path}; whether it is signed in, only a search can tell")
 
 
-def engines(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_engines(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
     """What web_search can use."""
-    if not config.web_search:
+    if not settings.web_search:
         yield ok("engines", "one, `google`: GEMINI_MCP_WEB_SEARCH is not set")
         return
-    for text in config.engines.notes:
+    for text in settings.engines.warnings:
         yield note("engines", text)
     missing = {
         target.key_variable or "ZAI_API_KEY": engine.id
-        for engine in config.engines.engines
+        for engine in settings.engines.engines
         for target in engine.targets
         if (target.key_variable or target.family == "glm")
         and not environ.get(target.key_variable or "ZAI_API_KEY")
@@ -116,19 +116,21 @@ def engines(config: Config, environ: Mapping[str, str]) -> Iterator[Finding]:
             "engines", f"{engine} has no key: {variable} is not set", f"export {variable}=..."
         )
     if not missing:
-        names = ", ".join(engine.id for engine in config.engines.engines)
-        yield ok("engines", f"{names}, from {config.web_search}")
+        names = ", ".join(engine.id for engine in settings.engines.engines)
+        yield ok("engines", f"{names}, from {settings.web_search}")
 
 
-def exposure(environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_network(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Whether anybody else can reach us."""
     try:
-        tokens = tokens_of(environ)
+        tokens = parse_tokens(environ)
     except ConfigError as error:
-        yield problem("network", error.message, f"Correct {TOKENS}.")
+        yield problem("network", error.message, f"Correct {TOKENS_VARIABLE}.")
         return
     if tokens:
-        said = f"HTTP servers may listen for other machines, with {len(tokens)} token(s)"
+        description = f"HTTP servers may listen for other machines, with {len(tokens)} token(s)"
     else:
-        said = f"HTTP servers listen on this machine only, because {TOKENS} is not set"
-    yield ok("network", f"{said}; `serve` without --http speaks over stdin and stdout alone")
+        description = (
+            f"HTTP servers listen on this machine only, because {TOKENS_VARIABLE} is not set"
+        )
+    yield ok("network", f"{description}; `serve` without --http speaks over stdin and stdout alone")

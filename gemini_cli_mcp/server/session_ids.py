@@ -12,7 +12,7 @@ from secrets import token_hex
 from gemini_cli_mcp.http_common.auth import Token
 
 
-class Sessions:
+class SessionIds:
     """Issues and checks them; an owner's tokens are the keys."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
@@ -24,7 +24,7 @@ class Sessions:
         name = token_hex(16)
         return f"{name}.{self._signatures(name, owner)[0]}"
 
-    def belongs(self, session_id: str, owner: str) -> bool:
+    def verify(self, session_id: str, owner: str) -> bool:
         name, _, signature = session_id.partition(".")
         given = signature.encode("utf-8", "replace")
         known = self._signatures(name, owner)

@@ -20,18 +20,20 @@ _START = re.compile(
     re.IGNORECASE,
 )
 _SCHEME = re.compile(r"[a-z][a-z0-9+.\-]*\Z", re.IGNORECASE)
-LONGEST_SCHEME = 32
+MAX_SCHEME_CHARS = 32
 # An address in prose ends at blanks, quotes, brackets and any CJK; letters of other scripts may
 # belong to its host.
 _REST = re.compile(
     r"(?:[A-Za-z0-9\-._~:/?#@!$&'()*+,;=%]|[\u00aa-\u1fff\u2c00-\u2dff\ua640-\uabff])*"
 )
-_ANOTHER = re.compile(r"(?<![=/?&])https?://", re.IGNORECASE)
+_NEXT_URL = re.compile(r"(?<![=/?&])https?://", re.IGNORECASE)
 """Where the next one begins: behind a comma, say, but not in a query."""
 _TRAILING = ".,;:!?'*_~"
 
-_TOP_LEVEL = re.compile(r"(?<=\S)\.(xn--[a-z0-9-]+|[^\W\d_][^\W_]*)(?![^\W_]|-)", re.IGNORECASE)
-_KNOWN_TOP_LEVEL = frozenset(
+_TOP_LEVEL_DOMAIN = re.compile(
+    r"(?<=\S)\.(xn--[a-z0-9-]+|[^\W\d_][^\W_]*)(?![^\W_]|-)", re.IGNORECASE
+)
+_KNOWN_TOP_LEVEL_DOMAINS = frozenset(
     [
         "biz",
         "com",
@@ -76,14 +78,14 @@ _KNOWN_TOP_LEVEL = frozenset(
     ]
 )
 """What linkifiers link without a scheme, beside all of two letters, and names in common use."""
-LONGEST_NAME = 253
+MAX_HOST_CHARS = 253
 _MAILBOX = re.compile(r"[\w.+-]@\Z", re.ASCII)
 _WORD_BEFORE = re.compile(r"[^\s\x00-,/:-@\[-^`{-~\u2000-\u206f\u3000-\u303f\uff00-\uff0f]*\Z")
 """All that a linkifier may take for a part of the name."""
 
 
 @dataclass(frozen=True)
-class Address:
+class TextUrl:
     """A part of a text that some renderer may take for an address."""
 
     start: int
@@ -92,28 +94,28 @@ class Address:
     """As it stands there, with a scheme; `www.` and `//` mean https."""
 
 
-def addresses(text: str) -> Iterator[Address]:
+def find_urls(text: str) -> Iterator[TextUrl]:
     """Every address that is written out."""
-    at = 0
-    while match := _START.search(text, at):
-        begin = match.start()
+    position = 0
+    while match := _START.search(text, position):
+        start = match.start()
         if match[0][0] in ":\uff1a\ufe55":
-            scheme = _SCHEME.search(text, max(at, begin - LONGEST_SCHEME), begin)
-            begin = scheme.start() if scheme else begin
+            scheme = _SCHEME.search(text, max(position, start - MAX_SCHEME_CHARS), start)
+            start = scheme.start() if scheme else start
         rest = _REST.match(text, match.end())
-        another = _ANOTHER.search(text, match.end(), rest.end() if rest else match.end())
+        another = _NEXT_URL.search(text, match.end(), rest.end() if rest else match.end())
         end = another.start() if another else rest.end() if rest else match.end()
-        end = max(_trimmed(text, begin, end), match.end())
-        found = text[begin:end]
+        end = max(_trim_trailing(text, start, end), match.end())
+        url = text[start:end]
         if match[0][:3].lower() == "www":
-            found = f"https://{found}"
-        elif begin == match.start() and match[0][0] not in "xX":
-            found = f"https:{found.lstrip(':')}"
-        yield Address(begin, end, found)
-        at = end
+            url = f"https://{url}"
+        elif start == match.start() and match[0][0] not in "xX":
+            url = f"https:{url.lstrip(':')}"
+        yield TextUrl(start, end, url)
+        position = end
 
 
-def _trimmed(text: str, start: int, end: int) -> int:
+def _trim_trailing(text: str, start: int, end: int) -> int:
     """The end of an address without the punctuation of the sentence around it."""
     surplus = text.count(")", start, end) - text.count("(", start, end)
     while end > start:
@@ -126,13 +128,13 @@ def _trimmed(text: str, start: int, end: int) -> int:
     return end
 
 
-def bare_domains(text: str) -> Iterator[tuple[int, str]]:
+def find_bare_domains(text: str) -> Iterator[tuple[int, str]]:
     """The dots before top-level domains in words without a scheme, and the whole name of each."""
-    for match in _TOP_LEVEL.finditer(text):
+    for match in _TOP_LEVEL_DOMAIN.finditer(text):
         label = match[1].lower()
         two_letters = len(label) == 2 and label.isalpha()
-        if two_letters or label.startswith("xn--") or label in _KNOWN_TOP_LEVEL:
-            start = max(0, match.start() - LONGEST_NAME)
+        if two_letters or label.startswith("xn--") or label in _KNOWN_TOP_LEVEL_DOMAINS:
+            start = max(0, match.start() - MAX_HOST_CHARS)
             before = _WORD_BEFORE.search(text, start, match.start())
             name = before[0] if before else ""
             if not _MAILBOX.search(text, start, match.start() - len(name)):

@@ -1,0 +1,43 @@
+"""One log line per HTTP request."""
+
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gemini_cli_mcp.sanitize import truncate_line
+
+logger = logging.getLogger(__name__)
+
+
+class AccessLogMiddleware:
+    """A line for every request: who asked for what, what came of it, and how long that took.
+
+    Neither queries nor headers nor bodies are in it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.monotonic()
+        status = 0
+
+        async def record_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, record_status)
+        finally:
+            seconds = time.monotonic() - started
+            path = truncate_line(scope["path"], 100)
+            owner = scope.get("owner") or "nobody"
+            template = "%s %s: %s for %s in %.2f s"
+            outcome = status or "left"
+            logger.info(template, scope["method"], path, outcome, owner, seconds)

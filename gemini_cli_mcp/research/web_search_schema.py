@@ -1,0 +1,39 @@
+"""The JSON Schema of web_search's arguments, generated from the configured engines.
+
+A module of its own, because it is needed before the MCP handshake and `web_search` imports much.
+"""
+
+from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.settings.engines_file import DEFAULT_HITS, MAX_HITS, RECENCY_DAYS, Engines
+from gemini_cli_mcp.types import MAX_QUERY_CHARS
+
+
+def web_search_schema(engines: Engines) -> JsonObject:
+    """What `web_search` accepts with these engines."""
+    engine: JsonObject = {
+        "type": "string",
+        "enum": [engine.id for engine in engines.engines],
+        "description": "; ".join(
+            f"{engine.id}: {engine.description}" for engine in engines.engines
+        ),
+    }
+    if engines.default:
+        engine["default"] = engines.default
+    properties = {
+        "query": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_QUERY_CHARS,
+            "description": "The complete question, in the user's language",
+        },
+        "engine": engine,
+        "recency": {"type": "string", "enum": list(RECENCY_DAYS), "default": "noLimit"},
+        "count": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MAX_HITS,
+            "default": DEFAULT_HITS,
+        },
+    }
+    required = ["query"] if engines.default else ["query", "engine"]
+    return {"type": "object", "required": required, "properties": properties}
