@@ -1,3 +1,3 @@
-"""Google-grounded web search for MCP clients, by driving the official `gemini` CLI."""
+"""Google-grounded web search for MCP clients, powered by the official `gemini` CLI."""
 
 __version__ = "0.1.0"

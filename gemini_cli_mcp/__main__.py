@@ -1,4 +1,4 @@
-"""The command line: one small function per command."""
+"""Command-line interface: one small function per command."""
 
 import argparse
 import logging
@@ -10,16 +10,16 @@ from gemini_cli_mcp import __version__, logs
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.redaction import redact, secret_values
-from gemini_cli_mcp.settings.engines_file import MAX_HITS, RECENCY_DAYS
+from gemini_cli_mcp.settings.engines_file import DEFAULT_HITS, MAX_HITS, RECENCY_DAYS
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.types import THINKING_TOKENS
 
 
 def main(arguments: list[str] | None = None, limits: Limits | None = None) -> int:
     """Run a command and return its exit code."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     logs.configure("INFO")
-    if options.command is _install:  # these two deal with a bad configuration themselves
+    if options.command is _install:  # install and doctor handle a bad configuration themselves
         return _install(options)
     if options.command is _doctor:
         return _doctor(options, limits)
@@ -28,8 +28,8 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     except ConfigError as error:
         return _report_config_error(error)
     logs.configure(settings.log_level, settings.secrets)
-    for note in settings.engines.warnings:
-        logging.getLogger(__name__).warning("GEMINI_MCP_WEB_SEARCH: %s", note)
+    for warning in settings.engines.warnings:
+        logging.getLogger(__name__).warning("GEMINI_MCP_WEB_SEARCH: %s", warning)
     try:
         code: int = options.command(settings, options)
         if sys.stdout:
@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has left; Python would complain of it at exit.
+        # The reader of our output is gone (`| head`). Redirect stdout, or Python reports the
+        # broken pipe again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
@@ -56,17 +57,18 @@ def _serve(settings: Settings, options: argparse.Namespace) -> int:
         from gemini_cli_mcp.server.streamable_http import serve_http
 
         try:
-            where = (options.host, options.port, options.allowed_host)
-            anyio.run(serve_http, settings, os.environ, *where)
+            address = (options.host, options.port, options.allowed_host)
+            anyio.run(serve_http, settings, os.environ, *address)
         except ConfigError as error:
             return _report_config_error(error)
         return 0
     if sys.stdin is None or sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return _report_config_error(ConfigError("stdin or stdout is closed, and MCP needs both."))
+        return _report_config_error(ConfigError("stdin or stdout is closed, but MCP needs both."))
     from gemini_cli_mcp.server.stdio import serve_stdio
 
     anyio.run(serve_stdio, settings, os.environ)
-    # All is closed; only a thread may still be reading an answer that nobody waits for.
+    # Everything is closed, but an abandoned worker thread may still be parsing a reply, and a
+    # normal exit would wait for it.
     os._exit(0)
 
 
@@ -110,8 +112,8 @@ def _gateway(settings: Settings, options: argparse.Namespace) -> int:
     from gemini_cli_mcp.gateway.serve import serve_gateway
 
     try:
-        where = (options.host, options.port, options.allowed_host)
-        anyio.run(serve_gateway, settings, os.environ, *where)
+        address = (options.host, options.port, options.allowed_host)
+        anyio.run(serve_gateway, settings, os.environ, *address)
     except ConfigError as error:
         return _report_config_error(error)
     return 0
@@ -155,93 +157,175 @@ def _deep_search(settings: Settings, options: argparse.Namespace) -> int:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gemini-cli-mcp",
-        description="Google-grounded web research for MCP clients and for your terminal, "
-        "by the official gemini CLI.",
+        description="Google-grounded web research for MCP clients and for your terminal, powered "
+        "with the official gemini CLI. Without a command, serves MCP over stdio.",
+        epilog="Run `gemini-cli-mcp COMMAND --help` for the options of a command. Configuration "
+        "is read from environment variables; `gemini-cli-mcp doctor` checks it.",
     )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--version", action="version", version=__version__, help="print the version and exit"
+    )
     parser.set_defaults(command=_serve, http=False)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     serve = subparsers.add_parser(
-        "serve", help="MCP over stdio (also without any command), or HTTP"
+        "serve",
+        help="serve MCP over stdio (the default command) or HTTP",
+        description="Serve MCP over stdio, or over streamable HTTP with --http.",
     )
-    serve.add_argument("--http", action="store_true", help="streamable HTTP, at /mcp")
-    serve.add_argument("--host", default="127.0.0.1", help="where to listen; default %(default)s")
     serve.add_argument(
-        "--port", type=_port, default=8000, help="default %(default)s; 0: any that is free"
+        "--http", action="store_true", help="serve streamable HTTP at /mcp instead of stdio"
+    )
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    serve.add_argument(
+        "--port",
+        type=_port,
+        default=8000,
+        help="port to listen on (default: %(default)s); 0 picks a free port",
     )
     _add_allowed_host(serve)
     serve.set_defaults(command=_serve)
-    search = subparsers.add_parser("search", help="research a question and print the report")
-    search.add_argument("query", metavar="QUERY")
-    search.add_argument("--json", action="store_true", help="print the structured result")
+    search = subparsers.add_parser(
+        "search",
+        help="research a question and print the report",
+        description="Research a question on the web and print a report with its sources.",
+    )
+    search.add_argument("query", metavar="QUERY", help="the question to research")
+    search.add_argument(
+        "--json", action="store_true", help="print the structured result instead of the report"
+    )
     search.set_defaults(command=_search)
     deep_search = subparsers.add_parser(
         "deep-search",
         help="research in rounds until the report is verified",
-        description="Research in rounds until the report is verified. Takes minutes; Ctrl-C ends "
-        "it and prints the best report so far.",
+        description="Research a question in rounds until the report is verified. This takes "
+        "minutes; press Ctrl-C to stop early and print the best report so far.",
     )
-    deep_search.add_argument("query", metavar="QUERY")
+    deep_search.add_argument("query", metavar="QUERY", help="the question to research")
     deep_search.add_argument(
         "--max-iterations",
         type=int,
         metavar="N",
-        help="rounds at most: from 2 to DEEP_SEARCH_MAX_ITERATIONS, which is the default",
+        help="maximum number of rounds, from 2 to DEEP_SEARCH_MAX_ITERATIONS (the default)",
     )
-    deep_search.add_argument("--json", action="store_true", help="print the structured result")
     deep_search.add_argument(
-        "--output", type=Path, metavar="FILE.md", help="write the report to this file too"
+        "--json", action="store_true", help="print the structured result instead of the report"
+    )
+    deep_search.add_argument(
+        "--output", type=Path, metavar="FILE.md", help="also write the report to this file"
     )
     deep_search.set_defaults(command=_deep_search)
-    grounded = subparsers.add_parser("grounded-search", help="ask Google Search one thing")
-    grounded.add_argument("query", metavar="QUERY")
-    grounded.add_argument("--model", help="the model that searches")
-    grounded.add_argument("--thinking", choices=list(THINKING_TOKENS))
-    grounded.add_argument("--include-thoughts", action="store_true", help="where the provider can")
-    grounded.add_argument("--json", action="store_true", help="print the structured result")
+    grounded = subparsers.add_parser(
+        "grounded-search",
+        help="answer a question with a single grounded Google search",
+        description="Answer a question with a single grounded Google search, and list its sources.",
+    )
+    grounded.add_argument("query", metavar="QUERY", help="the question to answer")
+    grounded.add_argument(
+        "--model", help="model that runs the search (default: GEMINI_MCP_GROUNDED_MODEL)"
+    )
+    grounded.add_argument(
+        "--thinking",
+        choices=list(THINKING_TOKENS),
+        help="how much the model thinks (default: GEMINI_MCP_GROUNDED_THINKING)",
+    )
+    grounded.add_argument(
+        "--include-thoughts",
+        action="store_true",
+        help="include the model's thoughts; requires the provider `api`",
+    )
+    grounded.add_argument(
+        "--json", action="store_true", help="print the structured result instead of the answer"
+    )
     grounded.set_defaults(command=_grounded_search)
-    web = subparsers.add_parser("web-search", help="list pages of the web")
-    web.add_argument("query", metavar="QUERY")
-    web.add_argument("--engine", help="one of the engines of GEMINI_MCP_WEB_SEARCH")
-    web.add_argument("--recency", choices=list(RECENCY_DAYS))
-    web.add_argument("--count", type=int, metavar="N", help=f"hits at most, 1 to {MAX_HITS}")
-    web.add_argument("--json", action="store_true", help="print the structured result")
+    web = subparsers.add_parser(
+        "web-search",
+        help="search the web and list the matching pages",
+        description="Search the web and list the matching pages.",
+    )
+    web.add_argument("query", metavar="QUERY", help="what to search for")
+    web.add_argument(
+        "--engine", help="engine to use, by its id in the file that GEMINI_MCP_WEB_SEARCH names"
+    )
+    web.add_argument(
+        "--recency", choices=list(RECENCY_DAYS), help="only list pages from this period"
+    )
+    web.add_argument(
+        "--count",
+        type=int,
+        metavar="N",
+        help=f"maximum number of pages, from 1 to {MAX_HITS} (default: {DEFAULT_HITS})",
+    )
+    web.add_argument(
+        "--json", action="store_true", help="print the structured result instead of the list"
+    )
     web.set_defaults(command=_web_search)
     gateway = subparsers.add_parser(
-        "gateway", help="web_search for any model, in front of an OpenAI-compatible server"
+        "gateway",
+        help="add web search to the models of an OpenAI-compatible server",
+        description="Serve an OpenAI-compatible API that forwards to another server and adds the "
+        "web_search tool to its models. Set GEMINI_MCP_UPSTREAM_URL, or `gateway.upstreams` in "
+        "the file that GEMINI_MCP_WEB_SEARCH names.",
     )
-    gateway.add_argument("--host", default="127.0.0.1", help="where to listen; default %(default)s")
     gateway.add_argument(
-        "--port", type=_port, default=8399, help="default %(default)s; 0: any that is free"
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    gateway.add_argument(
+        "--port",
+        type=_port,
+        default=8399,
+        help="port to listen on (default: %(default)s); 0 picks a free port",
     )
     _add_allowed_host(gateway)
     gateway.set_defaults(command=_gateway)
-    login = subparsers.add_parser("login", help="sign in with the official CLI, in this terminal")
-    login.add_argument("provider", choices=["gemini", "antigravity"])
+    login = subparsers.add_parser(
+        "login",
+        help="sign in with a provider's official CLI",
+        description="Run the sign-in of a provider's official CLI in this terminal.",
+    )
+    login.add_argument(
+        "provider", choices=["gemini", "antigravity"], help="the provider to sign in to"
+    )
     login.set_defaults(command=_login)
     doctor = subparsers.add_parser(
-        "doctor", help="what a search needs, and how to mend what is missing"
+        "doctor",
+        help="check everything a search needs and explain how to fix problems",
+        description="Check everything a search needs and print a fix for each problem. Exits "
+        "with 0 only if a search can work.",
     )
-    doctor.add_argument("--live", action="store_true", help="make one tiny real search too")
-    doctor.add_argument("--json", action="store_true", help="print the structured result")
+    doctor.add_argument("--live", action="store_true", help="also run one small real search")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(command=_doctor)
     install = subparsers.add_parser(
-        "install", help="write this server into the configuration of an MCP client"
+        "install",
+        help="add this server to the configuration of an MCP client",
+        description="Add this server to the configuration of an MCP client. Other entries are "
+        "left unchanged.",
     )
-    install.add_argument("client", choices=["claude-desktop", "claude-code", "cursor", "vscode"])
+    install.add_argument(
+        "client",
+        choices=["claude-desktop", "claude-code", "cursor", "vscode"],
+        help="the client to configure",
+    )
     install.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="a variable for the server; without a value, the one it has here",
+        help="set an environment variable for the server; without a value, the current value is "
+        "copied (repeatable)",
     )
-    instead = install.add_mutually_exclusive_group()
-    instead.add_argument("--print", action="store_true", help="print it instead of writing it")
-    instead.add_argument("--uninstall", action="store_true", help="remove it again")
+    mode = install.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--print", action="store_true", help="print the configuration instead of writing it"
+    )
+    mode.add_argument(
+        "--uninstall", action="store_true", help="remove this server from the configuration"
+    )
     install.set_defaults(command=_install)
     return parser
 
@@ -252,15 +336,16 @@ def _add_allowed_host(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a name or address by which clients reach the server, beside this machine's own; "
-        "needs GEMINI_MCP_HTTP_TOKENS",
+        help="additional host name or address under which clients reach the server, such as that "
+        "of a reverse proxy; loopback names are always allowed, any other requires "
+        "GEMINI_MCP_HTTP_TOKENS (repeatable)",
     )
 
 
 def _port(text: str) -> int:
     port = int(text)
     if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+        raise argparse.ArgumentTypeError("the port must be a number from 0 to 65535")
     return port
 
 

@@ -1,37 +1,38 @@
-"""Every failure a caller can meet: a code to branch on, what happened, what to do next.
+"""All errors that callers can see: a code to branch on, what happened, and what to do next.
 
 GeminiMcpError
 ├── CliNotFound       CLI_NOT_FOUND    no usable gemini binary
 ├── NotSignedIn       AUTH_ERROR       the CLI has no sign-in that Google accepts
-├── QuotaExhausted    QUOTA_EXHAUSTED  waiting minutes will not help
+├── QuotaExhausted    QUOTA_EXHAUSTED  waiting a few minutes will not help
 ├── RateLimited       RATE_LIMITED     waiting `retry_after_s` will help
 ├── TimedOut          TIMEOUT          a deadline passed
-├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer could not be used
-├── NoResults         NO_RESULTS       the search worked and found nothing
+├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer was unusable
+├── NoResults         NO_RESULTS       the search succeeded but found nothing
 ├── EngineFailed      ENGINE_ERROR     a web_search engine failed
-├── NotGrounded       NOT_GROUNDED     there is an answer, but no search behind it
-├── NoProvider        NO_PROVIDER      none of the providers can be used
-├── Cancelled         CANCELLED        the caller stopped it before there was a result
-├── Busy              BUSY             too many calls wait already
-├── NotFound          NOT_FOUND        there is no such job
-├── InvalidInput      INVALID_INPUT    the caller's arguments
-└── ConfigError       CONFIG_ERROR     the environment's variables
+├── NotGrounded       NOT_GROUNDED     the model answered without searching
+├── NoProvider        NO_PROVIDER      none of the configured providers is usable
+├── Cancelled         CANCELLED        the call was cancelled before it had a result
+├── Busy              BUSY             the queue is full
+├── NotFound          NOT_FOUND        no such job
+├── InvalidInput      INVALID_INPUT    invalid arguments
+└── ConfigError       CONFIG_ERROR     invalid configuration
 
-Raised where the foreign failure is understood, translated outward once per surface
-with `failure_result`. Messages never hold a key, a token, a prompt or a stack trace.
+Foreign errors are translated where they can be interpreted; each public surface turns these
+into its own format in one place, with `failure_result`. Messages never contain a key, a token,
+a prompt or a stack trace.
 """
 
 from typing import ClassVar
 
 INSTALL_HINT = (
-    "Install it with `npm install -g @google/gemini-cli` (it needs Node 20 or newer), or set "
-    "GEMINI_MCP_CLI_PATH to the absolute path of the `gemini` binary. Desktop apps see a shorter "
-    "PATH than your terminal: `which gemini` there tells the path to use."
+    "Install it with `npm install -g @google/gemini-cli` (requires Node 20 or newer), or set "
+    "GEMINI_MCP_CLI_PATH to the absolute path of the `gemini` binary. Desktop apps have a shorter "
+    "PATH than your terminal: run `which gemini` there to get the path."
 )
 
 
 class GeminiMcpError(Exception):
-    """Base of all failures that callers are meant to see."""
+    """Base class of all errors that are shown to callers."""
 
     code: ClassVar[str]
     retryable: ClassVar[bool] = False
@@ -52,7 +53,7 @@ class GeminiMcpError(Exception):
         self.retry_after_s = retry_after_s
 
     def as_dict(self) -> dict[str, object]:
-        """The `error` object of a failure result."""
+        """Return the `error` object of a failure result."""
         error: dict[str, object] = {"code": self.code, "message": self.message}
         if self.details:
             error["details"] = self.details
@@ -65,26 +66,26 @@ class GeminiMcpError(Exception):
 
 
 def to_public_error(error: Exception) -> GeminiMcpError:
-    """The failure as one of ours; one that nobody foresaw tells no more than its type."""
+    """Convert any exception; an unexpected one reveals nothing but its type."""
     if isinstance(error, GeminiMcpError):
         return error
-    return ExecutionFailed(f"It failed unexpectedly ({type(error).__name__}).")
+    return ExecutionFailed(f"Internal error ({type(error).__name__}).")
 
 
 def failure_result(error: Exception) -> dict[str, object]:
-    """What a caller gets for any failure."""
+    """Return the result object that reports this error to a caller."""
     return {"success": False, "error": to_public_error(error).as_dict()}
 
 
 class CliNotFound(GeminiMcpError):
-    """There is no gemini CLI that we can run."""
+    """No usable gemini CLI is installed."""
 
     code = "CLI_NOT_FOUND"
     hint = INSTALL_HINT
 
 
 class NotSignedIn(GeminiMcpError):
-    """The CLI has no sign-in, or Google refused the one it has."""
+    """The CLI is not signed in, or Google rejected its credentials."""
 
     code = "AUTH_ERROR"
     hint = (
@@ -94,21 +95,21 @@ class NotSignedIn(GeminiMcpError):
 
 
 class QuotaExhausted(GeminiMcpError):
-    """The quota of the day, or the credit, is used up."""
+    """The daily quota or the prepaid credit is exhausted."""
 
     code = "QUOTA_EXHAUSTED"
     hint = (
-        "Wait until the quota is renewed, set GEMINI_MODEL to a model with quota left, or use a "
-        "key with a higher limit. Another search tool can serve meanwhile."
+        "Wait until the quota resets, set GEMINI_MODEL to a model with remaining quota, or use a "
+        "key with a higher limit. Use another search tool in the meantime."
     )
 
 
 class RateLimited(GeminiMcpError):
-    """Too many requests for now."""
+    """Too many requests in a short time."""
 
     code = "RATE_LIMITED"
     retryable = True
-    hint = "Wait, then call again. `retry_after_s`, where given, is what Google asked for."
+    hint = "Wait, then call again. `retry_after_s`, if present, is the delay that Google requested."
 
 
 class TimedOut(GeminiMcpError):
@@ -120,29 +121,29 @@ class TimedOut(GeminiMcpError):
 
 
 class ExecutionFailed(GeminiMcpError):
-    """The CLI ran and failed, or answered what nothing could be made of."""
+    """The CLI ran but failed, or its answer was unusable."""
 
     code = "EXECUTION_ERROR"
     retryable = True
-    hint = "Try again. If it keeps failing, run `gemini` once in a terminal to see what it says."
+    hint = "Try again. If it keeps failing, run `gemini` in a terminal to see its error message."
 
 
 class PermissionDenied(ExecutionFailed):
-    """The CLI wanted to do what it may not, and nobody is there to allow it."""
+    """The CLI requested a permission that cannot be granted in a non-interactive run."""
 
     retryable = False
-    hint = "Ask for something that needs a web search only."
+    hint = "Ask for something that only requires a web search."
 
 
 class NoResults(GeminiMcpError):
-    """The search worked and found nothing."""
+    """The search succeeded but found nothing."""
 
     code = "NO_RESULTS"
-    hint = "Use other words, a wider `recency`, or another engine."
+    hint = "Rephrase the query, widen `recency`, or use another engine."
 
 
 class EngineFailed(GeminiMcpError):
-    """An engine of web_search failed."""
+    """A web_search engine failed."""
 
     code = "ENGINE_ERROR"
     retryable = True
@@ -150,61 +151,61 @@ class EngineFailed(GeminiMcpError):
 
 
 class EngineRefused(EngineFailed):
-    """An engine will not take this request, however often it is sent."""
+    """An engine rejected the request, and retrying will not help."""
 
     retryable = False
-    hint = "Correct the engine's settings, or choose another engine."
+    hint = "Fix the engine's settings, or choose another engine."
 
 
 class NotGrounded(GeminiMcpError):
-    """The model answered, but no search was behind it."""
+    """The model answered without searching."""
 
     code = "NOT_GROUNDED"
     retryable = True
-    hint = "Word the question so that it needs the web, or use `search`."
+    hint = "Rephrase the question so that it requires a web search, or use `search`."
 
 
 class NoProvider(GeminiMcpError):
-    """None of the providers can be used."""
+    """None of the configured providers is usable."""
 
     code = "NO_PROVIDER"
-    hint = "Install and sign in one of the providers of GEMINI_MCP_PROVIDERS."
+    hint = "Install one of the providers in GEMINI_MCP_PROVIDERS and sign in to it."
 
 
 class Cancelled(GeminiMcpError):
-    """The caller stopped it before there was anything to return."""
+    """The call was cancelled before there was anything to return."""
 
     code = "CANCELLED"
-    hint = "Start it again if the result is still wanted."
+    hint = "Call again if you still need the result."
 
 
 class Busy(GeminiMcpError):
-    """As many calls as may wait are waiting already."""
+    """The queue of waiting calls is full."""
 
     code = "BUSY"
     retryable = True
     hint = (
-        "Call again after `retry_after_s`. GEMINI_MCP_CONCURRENCY, GEMINI_MCP_WARM_SESSIONS and "
-        "GEMINI_MCP_QUEUE say how many may run and wait."
+        "Call again after `retry_after_s`. GEMINI_MCP_CONCURRENCY and GEMINI_MCP_WARM_SESSIONS "
+        "limit how many calls run at the same time, GEMINI_MCP_QUEUE how many wait."
     )
 
 
 class NotFound(GeminiMcpError):
-    """There is no job of this id, or it belongs to somebody else."""
+    """No job has this id, or it belongs to another owner."""
 
     code = "NOT_FOUND"
     hint = "Use the `job_id` that `deep_search` returned, or start `deep_search` again."
 
 
 class InvalidInput(GeminiMcpError):
-    """The arguments of a call cannot be used."""
+    """The arguments of a call are invalid."""
 
     code = "INVALID_INPUT"
-    hint = "Correct the argument and call again."
+    hint = "Fix the argument and call again."
 
 
 class ConfigError(GeminiMcpError):
-    """An environment variable, or what it points to, cannot be used."""
+    """An environment variable, a file it points to, or a command-line option is invalid."""
 
     code = "CONFIG_ERROR"
-    hint = "Correct the variable in the server's environment and start it again."
+    hint = "Fix the variable in the server's environment and restart the server."

@@ -1,8 +1,8 @@
-"""Long work that outlives the call that began it.
+"""Background jobs that outlive the call that started them.
 
-A job runs in the background of its server, belongs to its owner, and is kept for an hour when
-it is done. Whoever waits for it may go away and come back. This is the seam for an engine that
-several machines share: submit, get, wait, cancel.
+A job belongs to its owner and is kept for an hour after it finishes. Callers may stop waiting for
+it and come back later. The interface (submit, get, wait, cancel) is small enough to be implemented
+on a queue that several machines share.
 """
 
 import logging
@@ -26,21 +26,21 @@ from gemini_cli_mcp.types import ProgressCallback
 logger = logging.getLogger(__name__)
 
 CompletionCallback = Callable[[JsonObject], Awaitable[None]]
-"""Told the outcome."""
+"""Called with the result of a job."""
 
 
 class JobTask(Protocol):
-    """What a job does."""
+    """The work of a job."""
 
     @property
     def dedup_key(self) -> object:
-        """Equal for works that are asked the same."""
+        """Equal for tasks with the same request."""
         ...
 
     async def run(self, progress: ProgressCallback) -> JsonObject: ...
 
     def cancel(self) -> None:
-        """Let `run` return what there is."""
+        """Make `run` return the best result so far."""
         ...
 
     def snapshot(self) -> JsonObject: ...
@@ -48,34 +48,34 @@ class JobTask(Protocol):
 
 @dataclass(eq=False)
 class Job:
-    """One work in the background."""
+    """A running or finished background task."""
 
     owner: str
     task: JobTask | None
-    """None when it is done: it holds much, and its outcome is all that is needed."""
+    """None once the job has finished, to free its memory: only the result is needed then."""
     dedup_key: object
     progress: ProgressFeed
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     result: JsonObject | None = None
-    """Its result or failure, once it is done."""
+    """The success or failure result, once the job has finished."""
     finished_at: float = 0
     id_delivered: bool = False
-    """Whether its owner was ever told its id."""
+    """Whether the owner has received the job id."""
     cancelled: bool = False
     waiter_count: int = 0
-    """How many wait for it now."""
+    """Number of calls that are waiting for the job."""
     last_wait_at: float = 0
-    """When somebody last began or ceased to wait."""
+    """When a wait last started or ended."""
     done: anyio.Event = field(default_factory=anyio.Event)
 
     def cancel(self) -> None:
-        """End it soon, with what it has."""
+        """Ask the task to finish early with the best result so far."""
         if self.task:
             self.cancelled = True
             self.task.cancel()
 
     def finish(self, result: JsonObject) -> None:
-        """It has this outcome from now on."""
+        """Store the result and wake up all waiters."""
         self.result, self.task = result, None
         self.finished_at = time.monotonic()
         self.progress.close()
@@ -83,7 +83,7 @@ class Job:
 
 
 class JobService:
-    """All jobs of a server."""
+    """The jobs of one server."""
 
     def __init__(self, tasks: TaskGroup, limits: Limits) -> None:
         self._tasks = tasks
@@ -93,7 +93,7 @@ class JobService:
     @classmethod
     @asynccontextmanager
     async def open(cls, limits: Limits) -> "AsyncGenerator[JobService]":
-        """While in here, jobs run; those that are not done at the end are ended."""
+        """Run jobs inside the context; on exit, unfinished ones are cancelled."""
         async with anyio.create_task_group() as tasks:
             try:
                 yield cls(tasks, limits)
@@ -101,54 +101,57 @@ class JobService:
                 tasks.cancel_scope.cancel()
 
     async def shutdown(self) -> None:
-        """End them all, without a result."""
+        """Cancel all jobs, without partial results."""
         self._tasks.cancel_scope.cancel()
         for job in list(self._jobs.values()):
             await job.done.wait()
 
     @property
     def running(self) -> int:
-        """How many are not done."""
+        """Number of unfinished jobs."""
         return sum(job.result is None for job in self._jobs.values())
 
     def submit(self, owner: str, task: JobTask, on_done: CompletionCallback) -> Job:
-        """Begin; `when_done` is told the outcome, whatever it is.
+        """Start a job; `on_done` is called with its result, success or failure.
 
-        Whoever gave up waiting before an id was told comes back with the same question: then it
-        is the job that goes on already, or has come to a good end unheard.
+        A client that timed out before it received the job id repeats its request. It then gets
+        the existing job, if that is still running or has succeeded.
         """
         for job in self.list_for_owner(owner):
-            usable = not job.cancelled and (job.result is None or job.result["success"])
-            if usable and not job.id_delivered and job.dedup_key == task.dedup_key:
+            is_reusable = not job.cancelled and (job.result is None or job.result["success"])
+            if is_reusable and not job.id_delivered and job.dedup_key == task.dedup_key:
                 return job
         job = self._add(Job(owner, task, task.dedup_key, self._new_feed()))
         self._tasks.start_soon(self._run, job, task, on_done)
         return job
 
     def store_result(self, owner: str, result: JsonObject) -> Job:
-        """Something that is done already, to be read on in."""
+        """Store an existing result as a finished job, so that the rest of it can be read later."""
         job = self._add(Job(owner, None, None, self._new_feed(), id_delivered=True))
         job.finish(result)
         return job
 
     def get(self, job_id: str, owner: str) -> Job:
-        """The owner's job of this id; to all others it does not exist."""
-        self._expire()
+        """Return the job; NotFound if it does not exist or belongs to another owner."""
+        self._remove_expired()
         job = self._jobs.get(job_id)
         if job is None or job.owner != owner:
             raise NotFound(
-                "There is no such job. Jobs are kept for an hour, the last "
-                f"{self._limits.max_finished_jobs} of them, and end with the server."
+                "No such job. Finished jobs are kept for an hour, at most "
+                f"{self._limits.max_finished_jobs} of them, and are lost when the server stops."
             )
         return job
 
     def list_for_owner(self, owner: str) -> list[Job]:
-        """All jobs of an owner, the oldest first."""
-        self._expire()
+        """Return all jobs of an owner, oldest first."""
+        self._remove_expired()
         return [job for job in self._jobs.values() if job.owner == owner]
 
     async def wait(self, job: Job, seconds: float, sink: ProgressSink) -> None:
-        """Wait for its end and tell its news; a cancelled wait does not end the job at once."""
+        """Wait for the job and forward its progress.
+
+        If the wait is cancelled, the job continues until the abandon timeout.
+        """
         job.waiter_count += 1
         job.last_wait_at = time.monotonic()
         try:
@@ -163,7 +166,7 @@ class JobService:
             job.last_wait_at = time.monotonic()
 
     async def cancel(self, job: Job) -> None:
-        """End it; its outcome is what it has so far."""
+        """Cancel the job and wait until it has stored its best result so far."""
         job.cancel()
         await job.done.wait()
 
@@ -171,41 +174,41 @@ class JobService:
         return ProgressFeed(self._limits.progress_interval)
 
     def _add(self, job: Job) -> Job:
-        self._expire()
+        self._remove_expired()
         self._jobs[job.id] = job
         return job
 
     async def _run(self, job: Job, task: JobTask, on_done: CompletionCallback) -> None:
-        result = failure_result(Cancelled("It was ended with the server."))
+        result = failure_result(Cancelled("The server was shut down."))
         try:
             result = await task.run(job.progress.publish)
-        except Exception as error:  # noqa: BLE001 - the owner gets an answer, whatever it is
+        except Exception as error:  # noqa: BLE001 - becomes the result of the job
             result = failure_result(error)
         finally:
             job.finish(result)
         await on_done(result)
 
     async def _cancel_if_abandoned(self, job: Job) -> None:
-        """When nobody has waited for it long enough."""
+        """Cancel the job once no call has waited for it during the abandon timeout."""
         timeout = self._limits.job_abandon_timeout
         while job.result is None:
             with anyio.move_on_after(job.last_wait_at + timeout - time.monotonic()):
                 await job.done.wait()
             if not job.waiter_count and time.monotonic() >= job.last_wait_at + timeout:
-                logger.info("Nobody waits for a deep search any more: it is ended")
+                logger.info("Cancelling abandoned deep search")
                 job.cancel()
                 return
             if job.waiter_count:
                 await anyio.sleep(timeout / 10)
 
-    def _expire(self) -> None:
-        """Those that are done too long, and those that are too many."""
+    def _remove_expired(self) -> None:
+        """Drop finished jobs that are too old, and the oldest of each owner beyond the maximum."""
         latest_first = sorted(
             (job for job in self._jobs.values() if job.result), key=lambda job: -job.finished_at
         )
-        seen: Counter[str] = Counter()
+        count_by_owner: Counter[str] = Counter()
         for job in latest_first:
-            seen[job.owner] += 1
-            expired = time.monotonic() - job.finished_at > self._limits.job_ttl
-            if expired or seen[job.owner] > self._limits.max_finished_jobs:
+            count_by_owner[job.owner] += 1
+            is_expired = time.monotonic() - job.finished_at > self._limits.job_ttl
+            if is_expired or count_by_owner[job.owner] > self._limits.max_finished_jobs:
                 del self._jobs[job.id]

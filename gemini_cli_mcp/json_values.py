@@ -1,21 +1,21 @@
-"""JSON that came from elsewhere: typed access to values that may be anything."""
+"""Typed access to untrusted JSON, whose values may be of any type."""
 
 from typing import Any, cast
 
 JsonObject = dict[str, Any]
-"""A JSON object."""
+"""A JSON object. Its values are unchecked."""
 
 
 def object_or_empty(value: object) -> JsonObject:
-    """The value if it is a JSON object, else an empty one: foreign data may be anything."""
+    """Return the value if it is a JSON object, else an empty object."""
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def list_or_empty(value: object) -> list[object]:
-    """The value if it is a JSON array, else an empty one."""
+    """Return the value if it is a JSON array, else an empty list."""
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def int_or_zero(value: object) -> int:
-    """The value if it is a whole number, else 0."""
+    """Return the value if it is an integer, else 0."""
     return value if isinstance(value, int) else 0

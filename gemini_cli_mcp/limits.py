@@ -1,7 +1,7 @@
-"""Waits and bounds that no variable sets.
+"""Timeouts and size limits that are not user-configurable.
 
-They are part of the configuration, so that whoever builds a part of the program can give it
-others: tests do, and need not wait as long as users would.
+They are passed around with the settings, so that any component can be given different values:
+tests use shorter timeouts.
 """
 
 from dataclasses import dataclass
@@ -9,93 +9,94 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """In seconds, unless a name or a comment says otherwise."""
+    """Limits of one server, in seconds unless noted otherwise."""
 
-    # Runs of a CLI
+    # CLI runs
     idle_timeout: float = 120.0
-    """Silence after which a run is given up: the gemini CLI itself waits for ever."""
+    """Silence after which a run is stopped; the gemini CLI itself waits forever."""
     search_idle_timeout: float = 60.0
-    """The same while a search is under way, which the gemini CLI may be repeating without end."""
+    """Same while a search is in progress, which the gemini CLI may be retrying endlessly."""
     agy_idle_timeout: float = 120.0
     agy_startup_timeout: float = 45.0
-    """The same before the first word: without a sign-in agy stalls for a minute."""
+    """Silence of agy before its first output: without a sign-in it stalls for a minute."""
     max_turns: int = 50
-    """Model calls of one run of the gemini CLI; one that needs more is lost in a loop."""
+    """Model calls of one gemini CLI run; a run that needs more is stuck in a loop."""
 
     # Warm processes
     acp_startup_timeout: float = 30.0
     """From the start of a process until it is ready."""
     acp_session_open_timeout: float = 15.0
-    """Opening a session; a process that takes longer is thought to hang."""
+    """Time to open a session; a process that takes longer is considered hung."""
     acp_session_wait_timeout: float = 2.0
-    """What a run waits for its session, about a cold start; then it goes elsewhere."""
+    """How long a run waits for a session before it falls back; about the time of a cold start."""
     acp_cancel_timeout: float = 2.0
-    """For the answer to a cancelled session; one in a back-off of the CLI gives none."""
+    """Wait for the reply to a cancelled turn; a CLI that is backing off sends none."""
     acp_drain_timeout: float = 30.0
-    """What the runs of a process that does not obey have to end; then it is ended."""
+    """How long the remaining runs of an unresponsive process may continue before it is killed."""
     acp_restart_delays: tuple[float, ...] = (1.0, 5.0, 30.0, 120.0, 600.0)
-    """Before another try after a process that did not start, or died before it was of use."""
+    """Delays between attempts after a process failed to start or exited before its first run."""
     acp_max_sessions: int = 250
-    """The CLI never closes one: each keeps some 0.4 MB, and makes opening the next one slower."""
+    """Sessions per process. The CLI never closes one: each keeps about 0.4 MB and slows down the
+    opening of the next."""
     acp_max_memory_bytes: int = 400 << 20
-    """Bytes; a fresh one has 210 MB."""
+    """Memory at which a process is replaced; a fresh one uses 210 MB."""
 
     telemetry_timeout: float = 6.0
-    """For a process that goes on to write what a run saw: it does so every five seconds."""
+    """Wait for the telemetry of a run in a warm process, which writes it every five seconds."""
 
     # Jobs and calls
     job_ttl: float = 3600.0
     """How long a finished job is kept."""
     max_finished_jobs: int = 100
-    """Finished jobs of one owner that are kept."""
+    """Finished jobs kept per owner."""
     job_abandon_timeout: float = 120.0
-    """Without anybody waiting, after a wait was cancelled, until a job is ended."""
+    """After a cancelled wait, how long a job runs without another wait before it is cancelled."""
     progress_interval: float = 10.0
-    """Silence after which the last progress is repeated: some clients give up on silence."""
+    """Silence after which the last progress message is repeated; some clients time out without."""
     client_call_limit: float = 50.0
-    """What a client surely lets a call take. Most wait 60; Claude Desktop between 60 and 240,
-    depending on its version."""
+    """Call duration that every client tolerates. Most time out after 60 s, Claude Desktop after 60
+    to 240 s depending on its version."""
     citation_check_grace: float = 2.0
-    """For the check of a report that came just when its deep search was cancelled."""
+    """Time to check the citations of a report that arrived just as its search was cancelled."""
     stdio_shutdown_timeout: float = 4.0
-    """For all calls together to end; then we leave, and the guardians see to it."""
+    """Time for all calls to end; then we exit, and the guardians kill what is still running."""
 
     # HTTP
     request_head_timeout: float = 10.0
-    """For a client to send the head of a request."""
+    """Time for a client to send the request line and headers."""
     request_body_timeout: float = 30.0
-    """The same for the body of an MCP request."""
+    """Time for a client to send the body of an MCP request."""
     gateway_body_timeout: float = 60.0
-    """The same for the gateway's, which may carry pictures."""
+    """Same for a gateway request, which may contain images."""
     forced_shutdown_delay: float = 2.0
-    """For requests to end when they are told to; whatever has not by then is cut off."""
+    """Time for requests to end after they are cancelled; the rest are cut off."""
     gateway_shutdown_grace: float = 3.0
-    """For running answers to end when the gateway is told to."""
+    """Time for responses in progress to complete when the gateway shuts down."""
     stream_start_wait: float = 3.0
-    """For an upstream to refuse a stream; from then on the client gets signs of life."""
+    """Time for an upstream to reject a stream; after that, the client gets keep-alives."""
     keep_alive_interval: float = 5.0
-    """Silence after which a waiting client gets one."""
+    """Silence after which a waiting client gets a keep-alive."""
     gateway_search_timeout: float = 120.0
-    """For all searches of one request; then the model answers with what there is."""
+    """Total for all searches of one request; then the model answers with the results it has."""
     upstream_models_timeout: float = 10.0
-    """For each of several upstreams to tell its models."""
+    """Time for each upstream to list its models."""
     missing_endpoint_ttl: float = 600.0
-    """How long it is remembered that an upstream knows no responses."""
+    """How long we remember that an upstream has no Responses API."""
     max_request_items: int = 20_000
-    """Messages or items of one request."""
+    """Messages or items per request."""
     upstream_turn_timeout: float = 1800.0
-    """For an upstream to come to the end of one answer."""
+    """Time for an upstream to complete one response."""
     max_upstream_bytes: int = 64 << 20
-    """Bytes of one answer of an upstream."""
+    """Bytes of one upstream response."""
     max_upstream_events: int = 500_000
-    """Events of one answer of an upstream: a token mostly comes as one."""
+    """Events of one upstream response; usually one per token."""
     max_upstream_tool_calls: int = 1_000
-    """Tool calls of one answer of an upstream."""
+    """Tool calls of one upstream response."""
     continuation_ttl: float = 3600.0
-    """How long the half of a turn that a client does not see is kept for when it comes back."""
+    """How long messages that the client does not see are kept for its next request."""
 
-    # Others
+    # Other
     glm_timeout: float = 60.0
-    """Silence of GLM's API after which a search is given up."""
+    """Silence of the GLM API after which a search fails."""
     dry_run_timeout: float = 60.0
-    """For the search that doctor makes on loopback."""
+    """Time for the search that doctor runs against a fake API on loopback."""

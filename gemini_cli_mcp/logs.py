@@ -1,7 +1,7 @@
-"""Log lines: `[LEVEL] message` on stderr, one line each, no secrets and no stack traces.
+"""Logging to stderr as `[LEVEL] message`: one line each, no secrets, no stack traces.
 
-stdout belongs to the MCP protocol. What users ask and what is answered is in none of them: our
-own lines hold codes and numbers, and of a library's line only the place in its code is told.
+stdout is reserved for the MCP protocol. Queries and answers are never logged: our own lines
+contain codes and numbers, and records of libraries are reduced to their source location.
 """
 
 import logging
@@ -15,7 +15,7 @@ from gemini_cli_mcp.sanitize import replace_unsafe_chars
 
 PACKAGE = "gemini_cli_mcp"
 MAX_LINE_CHARS = 2000
-"""Characters of a line: so many a pipe that takes anything takes at once."""
+"""Maximum characters of a line: a pipe that polls as writable accepts this many immediately."""
 
 
 class _LineFormatter(logging.Formatter):
@@ -24,17 +24,17 @@ class _LineFormatter(logging.Formatter):
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        ours = record.name.partition(".")[0] == PACKAGE
+        is_own = record.name.partition(".")[0] == PACKAGE
         message = (
             redact(replace_unsafe_chars(record.getMessage()), self._secrets)
-            if ours
+            if is_own
             else _log_location(record)
         )
         return f"[{record.levelname}] {' '.join(message.splitlines())[:MAX_LINE_CHARS]}"
 
 
 class _NonBlockingHandler(logging.StreamHandler["TextIO"]):
-    """Drops lines that nobody reads: waiting for that would stop the whole program."""
+    """Drop lines when stderr is not being read; a blocking write would stall the event loop."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if _is_writable(self.stream):
@@ -42,25 +42,25 @@ class _NonBlockingHandler(logging.StreamHandler["TextIO"]):
 
 
 def _is_writable(stream: TextIO) -> bool:
-    """Whether a line can be written without waiting; where that cannot be known, it can."""
+    """Return whether a line can be written without blocking; assume so if unknown."""
     try:
         poll = select.poll()
         poll.register(stream.fileno(), select.POLLOUT)
         return bool(poll.poll(0))
-    except (AttributeError, OSError, ValueError):  # Windows; a stream that is no file
+    except (AttributeError, OSError, ValueError):  # Windows, or a stream without a descriptor
         return True
 
 
 def _log_location(record: logging.LogRecord) -> str:
-    """Where a library complains, and of which kind of failure: its words may quote anything."""
-    kind = record.exc_info[0] if record.exc_info else None
-    failure = f" ({kind.__name__})" if kind else ""
-    return f"{record.name}: line {record.lineno} of {record.filename}{failure}"
+    """Return the source location and exception type; a library's message may quote user data."""
+    exception_type = record.exc_info[0] if record.exc_info else None
+    suffix = f" ({exception_type.__name__})" if exception_type else ""
+    return f"{record.name}: line {record.lineno} of {record.filename}{suffix}"
 
 
 def configure(level: str, secrets: Sequence[str] = ()) -> None:
-    """Send the logs of this program, and warnings of its libraries, to stderr."""
-    logging.raiseExceptions = False  # a log that nobody takes any more is no failure
+    """Log this package at `level`, and warnings of libraries, to stderr."""
+    logging.raiseExceptions = False  # a closed stderr is not an error
     handler = _NonBlockingHandler(sys.stderr)
     handler.setFormatter(_LineFormatter(secrets))
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)

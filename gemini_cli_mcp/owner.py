@@ -1,6 +1,6 @@
-"""Whose call is being worked on: results belong to their owner, and owners share what there is."""
+"""The owner of the current call: results belong to their owner, and owners share capacity."""
 
 from contextvars import ContextVar
 
 CURRENT_OWNER: ContextVar[str] = ContextVar("OWNER", default="stdio")
-"""Set where a request comes in; by default the one client of a pipe, or a person."""
+"""Set when a request arrives; the default is the single stdio client or terminal user."""

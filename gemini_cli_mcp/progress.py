@@ -1,4 +1,4 @@
-"""What is going on, for whoever listens: in order, numbered, and repeated in silence."""
+"""Progress messages: ordered, numbered, and repeated as a heartbeat."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -6,40 +6,40 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 ProgressSink = Callable[[int, str], Awaitable[None]]
-"""Takes a number that always grows, and words with the seconds so far."""
+"""Receives an increasing number and a message that ends with the elapsed seconds."""
 
 
 class ProgressFeed:
-    """The progress of one piece of work; the last is told again after `heartbeat` seconds."""
+    """Progress of one task; the last message is repeated after `heartbeat` seconds of silence."""
 
     def __init__(self, heartbeat: float) -> None:
         self._heartbeat = heartbeat
         self._started = time.monotonic()
         self._messages: list[tuple[float, str]] = []
         self._delivered = 0
-        """How many messages somebody was told."""
-        self._number = 0
+        """Number of messages that at least one sink has received."""
+        self._sent_count = 0
         self._closed = False
         self._changed = anyio.Event()
 
     @property
     def latest(self) -> str:
-        """The last news, with the seconds that have passed by now."""
+        """The latest message, with the seconds elapsed until now."""
         message = self._messages[-1][1] if self._messages else "starting"
         return f"{message} ({time.monotonic() - self._started:.0f} s)"
 
     def publish(self, message: str) -> None:
-        """There is news. Never blocks."""
+        """Add a message without blocking."""
         self._messages.append((time.monotonic() - self._started, message))
         self._wake()
 
     def close(self) -> None:
-        """There will be no more."""
+        """End the feed."""
         self._closed = True
         self._wake()
 
     async def forward_to(self, sink: ProgressSink) -> None:
-        """Tell the last that somebody heard, all that nobody did, and what comes, to the end."""
+        """Send the last delivered message, all undelivered ones, and new ones until the end."""
         position = max(0, self._delivered - 1)
         while True:
             changed = self._changed
@@ -55,8 +55,8 @@ class ProgressFeed:
                     continue
                 text = self.latest
             self._delivered = max(self._delivered, position)
-            self._number += 1
-            await sink(self._number, text)
+            self._sent_count += 1
+            await sink(self._sent_count, text)
 
     def _wake(self) -> None:
         self._changed.set()

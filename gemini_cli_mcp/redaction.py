@@ -1,7 +1,7 @@
-"""Secrets stay inside: their values, and what looks like one, are replaced in whatever leaves us.
+"""Redaction of secrets, known or recognised by their form, in all output.
 
-The values come from the environment. A value is found even where it was split by line breaks,
-by the codes that colour terminals, or by characters that are not seen.
+Known values come from the environment. A value is found even if it is split by line breaks,
+terminal escape sequences or invisible characters.
 """
 
 import json
@@ -16,11 +16,11 @@ from gemini_cli_mcp.sanitize import replace_unsafe_chars
 
 REDACTED = "[redacted]"
 MIN_SECRET_CHARS = 6
-"""Characters of a value that is looked for; shorter ones stand in ordinary words."""
+"""Minimum characters of a value to redact; shorter ones occur inside ordinary words."""
 MIN_WORD_CHARS = 16
-"""The same for what may be an ordinary word: `postgres` is a password, and half of a report."""
+"""Same for letters only: `postgres` may be a password, but it is also an ordinary word."""
 MIN_NUMBER_DIGITS = 12
-"""The same for numbers: budgets and limits have variables with `TOKENS` in their names too."""
+"""Same for digits only: variables with `TOKENS` in their name may hold a budget or a limit."""
 
 _SECRET_PARTS = frozenset(
     {
@@ -45,20 +45,20 @@ _SECRET_WORDS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "TOKEN", "CREDENT
 _NOT_SECRET = frozenset({"PWD", "OLDPWD", "GEMINI_MCP_PASS_ENV"})
 _URL_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 
-_SPLIT = (
-    # Terminal codes, also after their first character was replaced
+_SEPARATOR = (
+    # Terminal escape sequences, also if their first character has been replaced
     r"(?:(?:\x1b|\ufffd|\x9b)\[[0-?]*[ -/]*[@-~]|[\x1b\ufffd](?:[()][0-9A-Za-z]|[0-9=>])"
     r"|[\x1b\ufffd]\][^\x07\x1b\ufffd]{0,200}(?:[\x07\ufffd]|\x1b\\)"
-    # Blanks, and what is not seen
+    # Whitespace and invisible characters
     r"|[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\u3164"
     r"\ufe00-\ufe0f\ufeff\ufffd\U000e0000-\U000e007f]"
-    # The same as they are escaped in JSON, and escapes of Markdown
+    # The same, escaped in JSON; and Markdown escapes
     r"|\\(?:[nrte]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|0?33)(?:\[[0-9;?]*m)?|\\(?=[!-/:-@\[-`{-~]))"
 )
-"""What may stand inside a secret that was split."""
-_SPLITS = re.compile(f"{_SPLIT}+")
+"""Matches anything that may split a secret."""
+_SEPARATORS = re.compile(f"{_SEPARATOR}+")
 
-_LOOKS_SECRET = re.compile(
+_SECRET_FORMAT = re.compile(
     r"""(?x)
     AIza[\w-]{20,}                                     # Google API keys
     | AQ\.[\w-]{20,}                                   # Google API keys, newer form
@@ -66,7 +66,7 @@ _LOOKS_SECRET = re.compile(
     | (?<![\w-])eyJ[\w-]{10,4000}\.[\w-]{10,4000}\.[\w-]{0,4000}  # JSON web tokens
     | -----BEGIN[ ][\w ]*PRIVATE[ ]KEY-----[\s\S]*?(?:-----END[ ][\w ]*KEY-----|\Z)
     | (?i:(?<=bearer[ ])|(?<=basic[ ]))[\w.~+/=-]{6,}
-    | (?<=://)[^/\s:@]+:[^/\s@]+(?=@)                  # user:password@ in an address
+    | (?<=://)[^/\s:@]+:[^/\s@]+(?=@)                  # user:password@ in a URL
     | (?i:(?<=[?&]key=)|(?<=[?&]access_token=))[^&\s"']+
     """
 )
@@ -77,7 +77,7 @@ _NAMED_SECRET = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name holds what nobody else should see."""
+    """Return whether a variable with this name is likely to hold a secret."""
     upper = name.upper()
     if upper in _NOT_SECRET:
         return False
@@ -87,19 +87,19 @@ def is_secret_name(name: str) -> bool:
 
 
 def secret_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> tuple[str, ...]:
-    """The values that must not leave us: of secret variables, of `names`, and inside addresses."""
-    named = set(names)
+    """Return the values to redact: of secret variables, of `names`, and passwords in URLs."""
+    secret_names = set(names)
     values: set[str] = set()
     for name, value in environ.items():
-        if name in named or is_secret_name(name):
-            values.update(_single_values(value.strip()))
+        if name in secret_names or is_secret_name(name):
+            values.update(_split_list(value.strip()))
         values.update(_URL_PASSWORD.findall(value))
-    kept = (value for value in values if _is_worth_hiding(value))
-    return tuple(sorted(kept, key=lambda value: (-len(value), value)))
+    candidates = (value for value in values if _should_redact(value))
+    return tuple(sorted(candidates, key=lambda value: (-len(value), value)))
 
 
-def _single_values(value: str) -> Iterator[str]:
-    """The value, and of a list of `token` and `name=token` each token."""
+def _split_list(value: str) -> Iterator[str]:
+    """Yield the value and, if it is a list of `token` or `name=token`, each token."""
     yield value
     if "," in value:
         for item in value.split(","):
@@ -109,22 +109,22 @@ def _single_values(value: str) -> Iterator[str]:
         yield value.partition("=")[2].strip()
 
 
-def _is_worth_hiding(value: str) -> bool:
-    shortest = MIN_NUMBER_DIGITS if value.isdigit() else MIN_SECRET_CHARS
+def _should_redact(value: str) -> bool:
+    min_length = MIN_NUMBER_DIGITS if value.isdigit() else MIN_SECRET_CHARS
     if value.isascii() and value.isalpha():
-        shortest = MIN_WORD_CHARS
-    # A file that holds a secret is none itself, and its path helps whoever looks for a mistake.
-    is_file = os.path.isabs(value) and os.path.exists(value)  # noqa: PTH110, PTH117 - Path's raises
-    return len(value) >= shortest and not is_file
+        min_length = MIN_WORD_CHARS
+    # The path of a file that contains a secret is not secret, and it helps with debugging.
+    is_file = os.path.isabs(value) and os.path.exists(value)  # noqa: PTH110, PTH117 - Path.exists may raise
+    return len(value) >= min_length and not is_file
 
 
 def redact_known(text: str, secrets: Sequence[str]) -> str:
-    """The text without these secrets, however they were split."""
+    """Replace these secrets, even if they are split."""
     if not secrets:
         return text
-    joined, pattern = _compile_secrets(tuple(secrets))
-    together = _SPLITS.sub("", text)  # quick: nearly no text has any of them
-    if not any(secret in together for secret in joined):
+    spellings, pattern = _compile_secrets(tuple(secrets))
+    compact = _SEPARATORS.sub("", text)  # fast path: hardly any text contains a secret
+    if not any(spelling in compact for spelling in spellings):
         return text
     return pattern.sub(REDACTED, text)
 
@@ -140,24 +140,26 @@ def _compile_secrets(secrets: tuple[str, ...]) -> tuple[tuple[str, ...], "re.Pat
             secret.replace("<", "&lt;"),
         )
     }
-    joined = sorted(filter(None, (_SPLITS.sub("", each) for each in spellings)), key=len)[::-1]
-    alternatives = (f"{_SPLIT}*".join(map(re.escape, secret)) for secret in joined)
-    return tuple(joined), re.compile("|".join(alternatives) or r"(?!)")
+    longest_first = sorted(
+        filter(None, (_SEPARATORS.sub("", spelling) for spelling in spellings)), key=len
+    )[::-1]
+    alternatives = (f"{_SEPARATOR}*".join(map(re.escape, spelling)) for spelling in longest_first)
+    return tuple(longest_first), re.compile("|".join(alternatives) or r"(?!)")
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:
-    """The text without these secrets and anything that looks like a key, token or password."""
+    """Replace these secrets and anything that looks like a key, token or password."""
     text = redact_known(text, secrets)
-    return _NAMED_SECRET.sub(rf"\1{REDACTED}", _LOOKS_SECRET.sub(REDACTED, text))
+    return _NAMED_SECRET.sub(rf"\1{REDACTED}", _SECRET_FORMAT.sub(REDACTED, text))
 
 
 def sanitize_json(value: object, secrets: Sequence[str]) -> object:
-    """A JSON value as it may leave: no known secret, and nothing that breaks a transport."""
+    """Redact known secrets in a JSON value, and replace characters that break a transport."""
     if isinstance(value, str):
         return replace_unsafe_chars(redact_known(value, secrets))
     if isinstance(value, dict):
         items = cast("dict[object, object]", value).items()
-        # Names are ours: one that equals a secret would make the result unreadable.
+        # Field names are our own; redacting one that equals a secret would break the result.
         return {replace_unsafe_chars(str(key)): sanitize_json(item, secrets) for key, item in items}
     if isinstance(value, list):
         return [sanitize_json(item, secrets) for item in cast("list[object]", value)]

@@ -1,26 +1,26 @@
-"""Types that several layers share: what a run searched, found, read and used."""
+"""Types shared by several layers: the searches, sources, fetches and usage of a run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 ProgressCallback = Callable[[str], None]
-"""Told what is going on right now, in words for a person. Never blocks."""
+"""Reports the current step as human-readable text. Must not block."""
 
 Evidence = Literal["ledger", "events", "none"]
-"""What proves a run's searches: the provider's own records, its event stream, or nothing."""
+"""What proves the searches of a run: the provider's own records, its event stream, or nothing."""
 
 
 GOOGLE_REDIRECT_HOST = "vertexaisearch.cloud.google.com"
-"""The host of the links that Google's search gives: redirects that name no more than the site."""
+"""Host of the links in Google Search results: redirects that reveal only the target's domain."""
 
 MAX_QUERY_CHARS = 10_000
-"""Characters of a question."""
+"""Maximum characters of a query."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A page that was found or read, exactly as the provider's record names it."""
+    """A page that was found or read, exactly as in the provider's record."""
 
     url: str
     title: str
@@ -28,7 +28,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Hit:
-    """One result of a web search, as its engine gives it."""
+    """One web search result, as returned by its engine."""
 
     title: str
     url: str
@@ -39,7 +39,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class GroundingSupport:
-    """A passage of a search's text, and the addresses of the sources that it rests on."""
+    """A passage of a search's text and the URLs of the sources that support it."""
 
     text: str
     urls: tuple[str, ...]
@@ -47,32 +47,32 @@ class GroundingSupport:
 
 @dataclass(frozen=True)
 class RecordedSearch:
-    """One web search of a run and how it ended."""
+    """One web search of a run, with its outcome."""
 
     query: str
     error: str | None = None
     """Why it failed; None if it succeeded."""
     sources: tuple[Source, ...] = ()
     text: str = ""
-    """What the search itself answered, with marks like [1] for its sources; if it is known."""
+    """The search tool's own answer, with source marks such as [1]; empty if unknown."""
     google_queries: tuple[str, ...] = ()
-    """What Google really searched for it, if that is known."""
+    """The queries that Google actually ran, if known."""
     supports: tuple[GroundingSupport, ...] = ()
-    """Which passage of the text rests on which sources, if that is known."""
+    """The sources that support each passage of `text`, if known."""
 
 
 @dataclass(frozen=True)
 class RecordedFetch:
-    """One look at pages of the web, and how it ended."""
+    """One fetch of web pages, with its outcome."""
 
     error: str | None = None
     pages: tuple[Source, ...] = ()
-    """Those that were really read."""
+    """The pages that were actually read."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens as the provider counted them, and tool calls."""
+    """Token counts as reported by the provider, and the number of tool calls."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -92,11 +92,11 @@ class Usage:
 
 Thinking = Literal["off", "low", "medium", "high"]
 THINKING_TOKENS: dict[Thinking, int] = {"off": 0, "low": 1024, "medium": 8192, "high": 24576}
-"""For models that count what they think instead of knowing levels: Gemini 2.5."""
+"""Thinking budgets for Gemini 2.5, which takes a number of tokens instead of a level."""
 
 
 def thinking_setting(thinking: Thinking, model: str | None) -> int | str:
-    """So many tokens, or a level: in the words of the model's generation."""
+    """Return a token budget or a level, whichever this generation of models expects."""
     if model and model.startswith("gemini-2.5"):
         return THINKING_TOKENS[thinking]
     return "minimal" if thinking == "off" else thinking

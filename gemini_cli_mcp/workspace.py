@@ -1,12 +1,12 @@
-"""The private folder of one running server, and the end of those that dead ones left.
+"""The private folder of a running server, and the removal of stale ones.
 
-Everything the CLI writes (its homes, its session records, its error reports) and the
-files of corrections lie in `CONFIG_DIR/servers/<id>/`, which is removed at exit. The
-server holds the lock in it as long as it lives; a later one removes what is no longer
-locked, so even a killed server leaves nothing for long.
+Everything the CLI writes (its homes, session records and error reports) and the files of
+corrections are stored in `CONFIG_DIR/servers/<id>/`, which is removed at exit. A running server
+holds the lock file in its folder; the next server removes folders that are no longer
+locked, so that even a killed server leaves nothing behind permanently.
 
-Only what a server demonstrably created is ever removed: a folder of the user's own, with a
-generated name, that holds a lock file with our content. Anything else in there is foreign.
+Only folders that were certainly created by a server are removed: owned by the user, with a
+generated name, and with a lock file that has our content. Anything else is left untouched.
 """
 
 import contextlib
@@ -28,9 +28,12 @@ logger = logging.getLogger(__name__)
 
 LOCK_FILE = "lock"
 LOCK_CONTENT = b"gemini-cli-mcp server folder; removed when its server has ended\n"
-"""What tells our lock from any other file of that name."""
+"""Distinguishes our lock from other files of that name.
+
+Must not change: servers only remove folders whose lock has exactly this content.
+"""
 O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-"""Windows has no such flag; links are looked for there before anything is opened."""
+"""Not available on Windows, where links are checked for before a file is opened."""
 
 _SERVER_ID = re.compile(r"[0-9a-f]{16}")
 
@@ -56,7 +59,7 @@ else:
 
 
 class Workspace:
-    """A folder nobody else reads, made when first needed."""
+    """A private folder, created on first use."""
 
     def __init__(self, config_dir: Path) -> None:
         self._servers = config_dir / "servers"
@@ -64,7 +67,7 @@ class Workspace:
         self._lock: int | None = None
 
     def root(self) -> Path:
-        """The folder itself."""
+        """Return the folder, creating it on first use."""
         if self._root is None:
             with self.os_errors_as_config_error():
                 self._root = self._create()
@@ -72,13 +75,13 @@ class Workspace:
 
     @contextlib.contextmanager
     def os_errors_as_config_error(self) -> Generator[None]:
-        """Name the folder if the system refuses what is done with it."""
+        """Convert an OSError inside the context into a ConfigError that names the folder."""
         try:
             yield
         except OSError as error:
             raise ConfigError(
-                f"The folder {self._servers} cannot be used: {error.strerror or 'refused'}.",
-                hint="Make it writable, or set GEMINI_MCP_CONFIG_DIR to a folder that is.",
+                f"Cannot use the folder {self._servers}: {error.strerror or 'access refused'}.",
+                hint="Make it writable, or set GEMINI_MCP_CONFIG_DIR to a writable folder.",
             ) from None
 
     def _create(self) -> Path:
@@ -88,21 +91,22 @@ class Workspace:
             self._servers.mkdir(mode=0o700)
         if not _is_folder(self._servers):
             raise ConfigError(
-                f"{self._servers} is not a folder but a link or a file, so it is not used.",
+                f"{self._servers} is a link or a file, not a folder.",
                 hint="Remove it, or set GEMINI_MCP_CONFIG_DIR to another folder.",
             )
         for folder in self.accessible_to_others():
-            logger.warning("%s can be read or changed by other users: chmod 700 it", folder)
+            logger.warning("Other users can access %s; run chmod 700 on it", folder)
         root = self._servers / secrets.token_hex(8)
         root.mkdir(mode=0o700)
         lock = -1
         try:
             lock = os.open(root / LOCK_FILE, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-            # Locked before it is recognisable: whoever cleans up finds no content or a held lock.
+            # Locked before the content is written: a concurrent cleanup finds either an
+            # unrecognised file or a held lock.
             if not _try_lock(lock):
-                raise OSError(None, "files cannot be locked there")  # noqa: TRY301 - as any other
+                raise OSError(None, "files cannot be locked there")  # noqa: TRY301 - handled like the rest
             os.write(lock, LOCK_CONTENT)
-        except OSError:  # a full disk: nobody else would know that the folder is ours
+        except OSError:  # e.g. a full disk: without its lock, the folder would never be removed
             if lock >= 0:
                 os.close(lock)
             shutil.rmtree(root, ignore_errors=True)
@@ -111,8 +115,8 @@ class Workspace:
         return root
 
     def accessible_to_others(self) -> list[Path]:
-        """Existing folders of ours that other users may read or change; they stay as they are."""
-        if sys.platform == "win32":  # modes say nothing there
+        """Return our existing folders that other users can access; their modes are kept."""
+        if sys.platform == "win32":  # modes are meaningless there
             return []
         return [
             folder
@@ -121,9 +125,9 @@ class Workspace:
         ]
 
     def folder(self, *parts: str) -> Path:
-        """A folder inside, created if need be."""
+        """Return a subfolder, creating it if needed."""
         path = self.root()
-        for part in parts:  # one by one: `parents=True` would not make them private
+        for part in parts:  # one by one: `parents=True` creates parents with the default mode
             path /= part
             with self.os_errors_as_config_error():
                 path.mkdir(mode=0o700, exist_ok=True)
@@ -131,7 +135,7 @@ class Workspace:
 
     @contextlib.contextmanager
     def invalid_output_file(self, text: str) -> Generator[Path]:
-        """`text` in a file that is alone in its folder, for as long as the context lasts."""
+        """Store `text` in a file, alone in its folder, until the context exits."""
         folder, path = self._create_correction_folder()
         try:
             with self.os_errors_as_config_error():
@@ -143,7 +147,7 @@ class Workspace:
             try:
                 shutil.rmtree(folder)
             except OSError as error:
-                logger.error("Temporary file %s was not deleted: %s", path, error.strerror)
+                logger.error("Failed to delete temporary file %s: %s", path, error.strerror)
 
     def _create_correction_folder(self) -> tuple[Path, Path]:
         parent = self.folder("corrections")
@@ -152,78 +156,80 @@ class Workspace:
             with self.os_errors_as_config_error(), contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
                 return folder, folder / f"temp-invalid-output-{timestamp}.txt"
-        raise AssertionError("numbers do not end")
+        raise AssertionError("unreachable: itertools.count() is infinite")
 
     def remove_stale(self) -> int:
-        """Remove what dead servers left; the number of their temporary files."""
-        removed = 0
+        """Remove stale folders and return the number of temporary files they contained."""
+        removed_files = 0
         for folder in self._server_folders():
-            with contextlib.suppress(OSError), _stale_lock(folder):
-                removed += sum(1 for _ in folder.rglob("temp-invalid-output-*.txt"))
+            with contextlib.suppress(OSError), _lock_if_stale(folder):
+                removed_files += sum(1 for _ in folder.rglob("temp-invalid-output-*.txt"))
                 _remove(folder)
-        return removed
+        return removed_files
 
     def stale_folders(self) -> list[Path]:
-        """The folders that dead servers left."""
+        """Return the folders of servers that no longer run."""
         stale: list[Path] = []
         for folder in self._server_folders():
-            with contextlib.suppress(OSError), _stale_lock(folder):
+            with contextlib.suppress(OSError), _lock_if_stale(folder):
                 stale.append(folder)
         return stale
 
     def _server_folders(self) -> list[Path]:
-        """What may be the folder of a server, by its name, kind and owner."""
+        """Return the entries that may be server folders by name, type and owner."""
         if not _is_folder(self._servers):
             return []
         try:
             entries = list(self._servers.iterdir())
         except OSError:
-            return []  # whoever needs a folder there is told why there is none
+            return []  # root() reports the reason when it is called
         return [
-            entry for entry in entries if _SERVER_ID.fullmatch(entry.name) and _is_own_folder(entry)
+            entry
+            for entry in entries
+            if _SERVER_ID.fullmatch(entry.name) and _is_own_folder(entry)
         ]
 
     def close(self) -> None:
-        """Remove the folder and let the lock go."""
+        """Remove the folder and release the lock."""
         if self._root is None or self._lock is None:
             return
-        with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+        with contextlib.suppress(FileNotFoundError):  # already removed
             _remove(self._root)
         os.close(self._lock)
         self._root = self._lock = None
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether it is a folder of this user; what another server removes meanwhile is none."""
+    """Return whether the path is a folder of this user; False if it was just removed."""
     try:
         status = path.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and _is_own(status)
+    return stat.S_ISDIR(status.st_mode) and _is_owned_by_user(status)
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder itself, and not a link to one."""
+    """Return whether the path is a folder, and not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
 
 
-def _is_own(status: os.stat_result) -> bool:
+def _is_owned_by_user(status: os.stat_result) -> bool:
     return sys.platform == "win32" or status.st_uid == os.getuid()
 
 
 @contextlib.contextmanager
-def _stale_lock(folder: Path) -> Generator[None]:
-    """Hold the lock of a server that does not; OSError if it lives, or the lock is not ours.
+def _lock_if_stale(folder: Path) -> Generator[None]:
+    """Hold a stale lock; OSError if its server is running or the file is not one of our locks.
 
-    A lock that is missing is never created: then the folder is not a server's.
+    A missing lock is never created: without one, the folder does not belong to a server.
     """
     lock = os.open(folder / LOCK_FILE, os.O_RDWR | O_NOFOLLOW)
     try:
         status = os.fstat(lock)
-        if not stat.S_ISREG(status.st_mode) or not _is_own(status):
+        if not stat.S_ISREG(status.st_mode) or not _is_owned_by_user(status):
             raise FileNotFoundError
         if os.read(lock, len(LOCK_CONTENT) + 1) != LOCK_CONTENT:
             raise FileNotFoundError
@@ -235,8 +241,8 @@ def _stale_lock(folder: Path) -> Generator[None]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a server's folder, the lock last, so that a later sweep finds what could not go."""
-    for _ in range(5):  # a dying child may still be writing into it
+    """Remove a server folder, the lock last, so that a later cleanup can find the remains."""
+    for _ in range(5):  # a child that is exiting may still write to it
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -246,4 +252,4 @@ def _remove(folder: Path) -> None:
         if [path.name for path in folder.iterdir()] == [LOCK_FILE]:
             shutil.rmtree(folder, ignore_errors=True)
             return
-    logger.warning("The folder %s could not be removed; the next start tries again", folder)
+    logger.warning("Failed to remove %s; the next server start tries again", folder)

@@ -1,7 +1,7 @@
-"""Run at the start of every Python process while scripts/coverage runs: measures ours.
+"""Imported at the start of every Python process while scripts/coverage runs; measures our own.
 
-Not by coverage's own way, an environment variable: the tests give processes environments of their
-own, and servers leave by os._exit.
+coverage's environment variable does not work here: the tests give processes their own environments,
+and servers exit with os._exit.
 """
 
 import atexit
@@ -10,37 +10,42 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-OURS = ("gemini_cli_mcp", "gemini-cli-mcp", "tests.support.launcher", "exec(eval(sys.stdin")
-"""What stands in the command line of our program, and of the workers that run the tests."""
+COMMAND_LINE_MARKERS = (
+    "gemini_cli_mcp",
+    "gemini-cli-mcp",
+    "tests.support.launcher",
+    "exec(eval(sys.stdin",
+)
+"""Strings that identify the command lines of our program and of the test workers."""
 
 
 def measure() -> None:
     import coverage
 
-    measured = coverage.Coverage(
+    tracer = coverage.Coverage(
         data_file=str(ROOT / ".coverage-data/part"),
         data_suffix=True,
         source=[str(ROOT / "gemini_cli_mcp")],
         config_file=False,
         messages=False,
     )
-    # As coverage itself does in processes: some of them load nothing of ours, and say so to nobody.
-    measured._warn_no_data = measured._warn_unimported_source = False
-    measured.start()
-    process, leave = os.getpid(), os._exit
+    # As coverage itself does in subprocesses: some of them import none of our modules.
+    tracer._warn_no_data = tracer._warn_unimported_source = False
+    tracer.start()
+    pid, original_exit = os.getpid(), os._exit
 
     def save() -> None:
-        if os.getpid() == process:  # not in a fork
-            measured.stop()
-            measured.save()
+        if os.getpid() == pid:  # not in a fork
+            tracer.stop()
+            tracer.save()
 
-    def save_and_leave(code: int) -> None:
+    def save_and_exit(code: int) -> None:
         save()
-        leave(code)
+        original_exit(code)
 
     atexit.register(save)
-    os._exit = save_and_leave  # type: ignore[assignment]
+    os._exit = save_and_exit  # type: ignore[assignment]
 
 
-if any(word in " ".join(sys.orig_argv) for word in OURS):
+if any(marker in " ".join(sys.orig_argv) for marker in COMMAND_LINE_MARKERS):
     measure()

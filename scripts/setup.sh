@@ -1,12 +1,12 @@
-# Sourced by the other scripts: `setup run` or `setup dev` makes .venv ready and sets $python;
-# `install` does the same for a folder with a lock of its own, `setup_tests` for all of them.
-# Nothing is done again until a lock changes.
+# Sourced by the other scripts. `setup run` or `setup dev` prepares .venv and sets $python,
+# `install` prepares a folder with its own lock file, and `setup_tests` does both for everything
+# that the tests need. Each step is skipped until its lock file changes.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=.venv/bin/python
 PATH=$PWD/.venv/bin:$PATH  # the stub CLI is a Python program too
 
 setup() {
-  # What the development lock holds serves running too.
+  # The development lock includes everything needed to run.
   if is_ready "$1" || { [ "$1" = run ] && is_ready dev; }; then return; fi
   "$python" -m pip --version >/dev/null 2>&1 || create_venv
   echo "Installing scripts/lock/$1.txt ..." >&2
@@ -33,7 +33,7 @@ create_venv() {
       return
     fi
   done
-  echo "Python 3.11 or newer is needed, and none was found. Set PYTHON to its path." >&2
+  echo "Python 3.11 or newer is required, but none was found. Set PYTHON to its path." >&2
   exit 1
 }
 
@@ -45,7 +45,7 @@ has_node() {
   command -v npm >/dev/null && node -e 'process.exit(+(process.versions.node.split(".")[0] < 20))'
 }
 
-# install DIR LOCK COMMAND...: run the command in DIR unless LOCK was installed there already.
+# install DIR LOCK COMMAND...: run COMMAND in DIR unless this version of LOCK is already installed.
 install() {
   if ! cmp -s "$1/$2" "$1/.installed-$2"; then
     echo "Installing $1/$2 ..." >&2
@@ -56,14 +56,14 @@ install() {
 
 setup_tests() {
   setup dev
-  install tests/clients mcp1.txt old_client
+  install tests/clients mcp1.txt install_mcp1_client
   if has_node; then
     install tests/real-cli package-lock.json npm ci --silent
-    # Not `npm ci`: it refuses a lock without addresses that has packages for other platforms.
+    # Not `npm ci`: it rejects a lock file without URLs that contains packages for other platforms.
     install tests/clients package-lock.json npm install --no-save --silent
     setup_renderers
   else
-    echo "SKIPPED: the tests on the real gemini CLI, with TypeScript clients and with Markdown renderers, because there is no Node 20 or newer with npm." >&2
+    echo "SKIPPED: tests with the real gemini CLI, TypeScript clients and Markdown renderers need Node 20 or newer with npm." >&2
   fi
 }
 
@@ -71,7 +71,7 @@ setup_renderers() {
   install tests/renderers package-lock.json npm install --no-save --silent
 }
 
-old_client() {
+install_mcp1_client() {
   "$OLDPWD/$python" -m venv .venv
   .venv/bin/python -m pip --disable-pip-version-check -qq install --require-hashes -r mcp1.txt
 }

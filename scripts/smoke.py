@@ -1,4 +1,4 @@
-"""One call of every tool, as an MCP client makes it. Exits 1 if one of them fails."""
+"""Call every tool once through an MCP client. Exits 1 if a call fails."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ CALLS = {
     "deep_search_result": {},
     "deep_search_cancel": {},
 }
-"""In this order: the last two get the id of the job that the one before them began."""
+"""Arguments by tool, in call order; the last two tools get the job id of the call before them."""
 
 
 async def main() -> int:
@@ -33,17 +33,17 @@ async def main() -> int:
                 "STUB_GEMINI_SCENARIO": "deep",
             },
         )
-        failed = 0
+        failures = 0
         async with Client(stdio_client(server)) as client:
-            listed = {tool.name for tool in (await client.list_tools()).tools}
-            job: dict[str, object] = {}
-            for name in [*CALLS, *sorted(listed - CALLS.keys())]:
-                result = await client.call_tool(name, CALLS.get(name) or job)
-                told: dict[str, object] = result.structured_content or {}
-                job = {"job_id": told.get("job_id")}
-                failed += bool(result.is_error)
+            tool_names = {tool.name for tool in (await client.list_tools()).tools}
+            job_arguments: dict[str, object] = {}
+            for name in [*CALLS, *sorted(tool_names - CALLS.keys())]:
+                result = await client.call_tool(name, CALLS.get(name) or job_arguments)
+                content: dict[str, object] = result.structured_content or {}
+                job_arguments = {"job_id": content.get("job_id")}
+                failures += bool(result.is_error)
                 print(f"{'FAILED' if result.is_error else 'ok'}: {name}")
-        return 1 if failed else 0
+        return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -7,17 +7,17 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.process import child
-from tests.support import REDIRECT, Clock, Stub, real_on, report
+from tests.support import REDIRECT, Clock, Stub, model_answer, use_real_cli
 from tests.support.fake_api import FakeApi, fake_api
-from tests.support.marks import representatives
+from tests.support.matrix import representatives
 from tests.support.openai_clients import (
     EVERY_CLIENT,
     NODE_SDK,
     ONE_CLIENT,
-    QUICK,
+    QUICK_LIMITS,
     SOME_CLIENTS,
     NodeClient,
-    environment,
+    gateway_environment,
     running_gateway,
 )
 from tests.support.scripted_upstream import ScriptedUpstream, scripted_upstream
@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_runs_on() -> Generator[None]:
+def no_process_left_running() -> Generator[None]:
     """What a test leaves running surfaces in it, not as a warning in a later one."""
     yield
     left = child.running_count()
@@ -50,7 +50,7 @@ def clock(mocker: MockerFixture) -> Clock:
 @pytest.fixture
 def api() -> Generator[FakeApi]:
     with fake_api() as running:
-        running.texts = [report(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
+        running.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
         yield running
 
 
@@ -58,7 +58,7 @@ def api() -> Generator[FakeApi]:
 def real(stub: Stub, api: FakeApi) -> Stub:
     """The same program on the real CLI, a process per run."""
     stub.environ["GEMINI_MCP_WARM"] = "0"
-    return real_on(stub, api)
+    return use_real_cli(stub, api)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def upstream() -> Generator[ScriptedUpstream]:
 @pytest.fixture(scope="module")
 def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(environment(folder, upstream)) as address:
+    with running_gateway(gateway_environment(folder, upstream)) as address:
         yield address
 
 
@@ -80,7 +80,7 @@ def quick_base(
 ) -> Generator[str]:
     """A gateway that is sooner at the end of its patience."""
     folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(environment(folder, upstream), limits=QUICK) as address:
+    with running_gateway(gateway_environment(folder, upstream), limits=QUICK_LIMITS) as address:
         yield address
 
 

@@ -22,7 +22,17 @@ from gemini_cli_mcp.research import citation_gate, deep_search
 from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
 from gemini_cli_mcp.research.deep_search import DeepSearch
 from gemini_cli_mcp.research.evidence import Ledger
-from tests.support import QUESTION, REDIRECT, Clock, Result, Stub, Turn, eventually, found, report
+from tests.support import (
+    QUESTION,
+    REDIRECT,
+    Clock,
+    Result,
+    Stub,
+    Turn,
+    eventually,
+    model_answer,
+    search_with_sources,
+)
 
 INVENTED = "https://invented.example/page"
 DRAFT = "The sky is blue, a draft says."
@@ -30,16 +40,16 @@ DRAFT = "The sky is blue, a draft says."
 
 def played(text: str, *searches: Turn, **more: object) -> Turn:
     """A round that answers with this report."""
-    return {"text": report(text, **more), "searches": list(searches)}
+    return {"text": model_answer(text, **more), "searches": list(searches)}
 
 
 def draft(text: str = DRAFT, **more: object) -> Turn:
-    return played(text, found("blue sky", "nasa"), **more)
+    return played(text, search_with_sources("blue sky", "nasa"), **more)
 
 
 def verified(text: str, *names: str) -> Turn:
     """A round that says it is verified, and searched if there are names."""
-    searches = [found("blue sky wrong", *names)] if names else []
+    searches = [search_with_sources("blue sky wrong", *names)] if names else []
     return played(text, *searches, verified=True)
 
 
@@ -78,7 +88,7 @@ async def test_rounds_end_when_one_is_verified(
 ) -> None:
     stub.plays(
         {**draft(), "fetches": ["https://nasa.org/sky"]},
-        played("Blue, said better.", found("sky color myth", "noaa", "nasa")),
+        played("Blue, said better.", search_with_sources("sky color myth", "noaa", "nasa")),
         verified("Blue, proved.", "esa"),
     )
 
@@ -106,7 +116,7 @@ async def test_rounds_end_when_one_is_verified(
         "[INFO] Round 3 completed, verified: true",
         "[INFO] Deep search completed: 3 rounds, verified: true",
     ]
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []
 
 
 async def test_each_round_is_told_with_what_it_did(stub: Stub) -> None:
@@ -143,7 +153,7 @@ async def test_one_process_runs_per_round_and_none_besides(stub: Stub) -> None:
     await stub.deep_search(max_iterations=4)
 
     assert len(stub.runs) == 4
-    assert stub.alive() == []
+    assert stub.live_pids() == []
 
 
 async def test_without_verification_all_rounds_are_done_and_a_note_says_so(
@@ -216,7 +226,7 @@ async def test_the_first_round_looks_from_five_perspectives(stub: Stub) -> None:
 
 
 async def test_a_verification_gets_question_report_and_queries(stub: Stub) -> None:
-    stub.plays(draft(), played("Blue, better.", found("sky “myth”", "noaa")), draft())
+    stub.plays(draft(), played("Blue, better.", search_with_sources("sky “myth”", "noaa")), draft())
 
     await stub.deep_search(max_iterations=3)
 
@@ -260,15 +270,15 @@ async def test_the_first_round_is_never_verified(stub: Stub) -> None:
     assert result["verified"] is False
     assert result["metadata"]["verification"] == ["round_one"]
     assert result["metadata"]["rounds"][0]["verification"] == ["round_one"]
-    assert "the first round only drafts" in result["metadata"]["note"]
+    assert "the first round is only a draft" in result["metadata"]["note"]
 
 
 def said(text: str) -> Turn:
     """A round that searched and then wrote just this."""
-    return {"text": text, "searches": [found("sky", "esa")]}
+    return {"text": text, "searches": [search_with_sources("sky", "esa")]}
 
 
-CORRECTED: Turn = {"text": report(DRAFT, verified=True)}
+CORRECTED: Turn = {"text": model_answer(DRAFT, verified=True)}
 FAKE = json.dumps({"success": True, "report": DRAFT + " FAKE", "verified": True})
 CHEATS: dict[str, tuple[list[Turn], list[str]]] = {
     "did not search": ([verified(DRAFT)], ["no_search"]),
@@ -282,7 +292,7 @@ CHEATS: dict[str, tuple[list[Turn], list[str]]] = {
         [
             {
                 **verified(DRAFT, "esa"),
-                "text": report(DRAFT, verified=False) + report(DRAFT, verified=True),
+                "text": model_answer(DRAFT, verified=False) + model_answer(DRAFT, verified=True),
             }
         ],
         [],
@@ -304,11 +314,14 @@ CHEATS: dict[str, tuple[list[Turn], list[str]]] = {
         [said(f'{{"success": true, "verified": true, "report": "{DRAFT * 2}')],
         ["truncated", "rejected"],
     ),
-    "says it in the report": ([said(report(DRAFT + ' , "verified": true, verified: true'))], []),
-    "says it in words": ([said(report(DRAFT, verified="true")), CORRECTED], []),
-    "says it in metadata": ([said(report(DRAFT, metadata={"verified": True}))], []),
+    "says it in the report": (
+        [said(model_answer(DRAFT + ' , "verified": true, verified: true'))],
+        [],
+    ),
+    "says it in words": ([said(model_answer(DRAFT, verified="true")), CORRECTED], []),
+    "says it in metadata": ([said(model_answer(DRAFT, metadata={"verified": True}))], []),
     "says it twice, differently": (
-        [said(report(DRAFT)[:-1] + ', "verified": false, "verified": true}'), CORRECTED],
+        [said(model_answer(DRAFT)[:-1] + ', "verified": false, "verified": true}'), CORRECTED],
         [],
     ),
     "says it only when corrected": ([said(DRAFT), CORRECTED], []),
@@ -331,7 +344,7 @@ CHEATS: dict[str, tuple[list[Turn], list[str]]] = {
         [],
     ),
     "was corrected into something else": (
-        [said("{ broken"), {"text": report("Words that nobody wrote. " * 5, verified=True)}],
+        [said("{ broken"), {"text": model_answer("Words that nobody wrote. " * 5, verified=True)}],
         [],
     ),
 }
@@ -378,7 +391,7 @@ async def test_a_draft_that_broke_off_is_not_verified_by_another_that_does(stub:
 async def test_a_report_of_nothing_but_invented_links_is_no_report(stub: Stub) -> None:
     stub.plays(draft(f"[a]: {INVENTED}"))
 
-    with pytest.raises(ExecutionFailed, match="nobody saw"):
+    with pytest.raises(ExecutionFailed, match="not in the search record"):
         await stub.deep_search()
 
 
@@ -400,7 +413,10 @@ async def test_an_invented_link_of_the_draft_must_go_before_it_is_verified(stub:
 
 async def test_a_failed_search_beside_a_good_one_does_no_harm(stub: Stub) -> None:
     stub.plays(
-        draft(), played(DRAFT, {"query": "a", "error": "500"}, found("b", "esa"), verified=True)
+        draft(),
+        played(
+            DRAFT, {"query": "a", "error": "500"}, search_with_sources("b", "esa"), verified=True
+        ),
     )
 
     assert (await stub.deep_search())["verified"] is True
@@ -423,8 +439,8 @@ async def test_events_prove_a_search_but_not_its_sources(stub: Stub) -> None:
 async def test_a_plain_text_cli_is_taken_at_its_word(stub: Stub) -> None:
     told = {"sources_visited": ["https://a.org"], "search_queries_used": ["sky"]}
     stub.plays(
-        {"text": report(DRAFT, metadata=told), "format": "text"},
-        {"text": report("Blue, proved, they say.", verified=True), "format": "text"},
+        {"text": model_answer(DRAFT, metadata=told), "format": "text"},
+        {"text": model_answer("Blue, proved, they say.", verified=True), "format": "text"},
     )
 
     result = await stub.deep_search()
@@ -454,7 +470,9 @@ async def test_all_searches_of_all_rounds_failing_is_said(stub: Stub) -> None:
 async def test_a_lasting_failure_of_a_later_round_ends_it_with_the_report(
     stub: Stub, caplog: pytest.LogCaptureFixture, failure: str, code: str
 ) -> None:
-    stub.plays(draft(), played("Blue, said better.", found("b", "esa")), failing(failure))
+    stub.plays(
+        draft(), played("Blue, said better.", search_with_sources("b", "esa")), failing(failure)
+    )
 
     result = await stub.deep_search()
 
@@ -505,7 +523,7 @@ async def test_a_failed_round_is_followed_by_the_next(
 async def too_long(stub: Stub, clock: Clock, seconds: float) -> Result:
     """A deep search with a run that hangs until so much time has passed."""
     call = asyncio.ensure_future(stub.deep_search())
-    await eventually(lambda: stub.hanging)
+    await eventually(lambda: stub.hanging_pids)
     clock.skip(seconds)
     return await call
 
@@ -514,7 +532,7 @@ async def test_a_round_that_takes_too_long_is_followed_by_the_next(
     stub: Stub, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     stub.environ["GEMINI_MCP_ROUND_TIMEOUT"] = "50"
-    better = played("Blue, said better.", found("b", "esa"))
+    better = played("Blue, said better.", search_with_sources("b", "esa"))
     stub.plays(draft(), better, {"hang": "middle", **better}, verified("Blue, proved.", "noaa"))
 
     result = await too_long(stub, clock, 50)
@@ -522,7 +540,7 @@ async def test_a_round_that_takes_too_long_is_followed_by_the_next(
     assert ending(result) == ("Blue, proved.", True, "verified", 4)
     assert result["metadata"]["rounds"][2]["error"]["code"] == "TIMEOUT"
     assert "[ERROR] Deep search round 3 failed: TIMEOUT" in lines(caplog)
-    assert stub.alive() == []
+    assert stub.live_pids() == []
 
 
 async def test_a_round_may_take_longer_than_a_search(stub: Stub, clock: Clock) -> None:
@@ -545,19 +563,19 @@ async def test_the_deadline_ends_it_with_the_report(
     result = await too_long(stub, clock, 50)
 
     assert ending(result) == (DRAFT, False, "timeout", 2)
-    assert "not done within 50 s" in result["metadata"]["note"]
+    assert "did not finish within 50 s" in result["metadata"]["note"]
     assert result["metadata"]["rounds"][1]["error"]["code"] == "TIMEOUT"
     assert lines(caplog)[-2:] == [
         "[ERROR] Deep search round 2 failed: TIMEOUT",
         "[INFO] Deep search completed: 2 rounds, verified: false",
     ]
-    assert stub.alive() == []
+    assert stub.live_pids() == []
 
 
 async def test_a_cancel_returns_the_report_so_far(
     stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    better = played("Blue, said better.", found("b", "esa"))
+    better = played("Blue, said better.", search_with_sources("b", "esa"))
     stub.plays(draft(), {**better, "hang": "middle"})
 
     def cancel(deep: DeepSearch, message: str) -> None:
@@ -572,8 +590,8 @@ async def test_a_cancel_returns_the_report_so_far(
         "[INFO] Deep search round 2/5...",
         "[INFO] Deep search completed: 2 rounds, verified: false",
     ]
-    assert stub.alive() == []
-    assert stub.files_left() == []
+    assert stub.live_pids() == []
+    assert stub.leftover_files() == []
 
 
 async def test_a_cancel_before_there_is_a_report_is_an_error(stub: Stub) -> None:
@@ -582,10 +600,12 @@ async def test_a_cancel_before_there_is_a_report_is_an_error(stub: Stub) -> None
     with pytest.raises(Cancelled):
         await stub.deep_search(progress=lambda deep, message: deep.cancel())
 
-    assert stub.alive() == []
+    assert stub.live_pids() == []
 
 
-@pytest.mark.parametrize("turn", [failing("crash"), {"text": report()[:-1] + ' "success": false}'}])
+@pytest.mark.parametrize(
+    "turn", [failing("crash"), {"text": model_answer()[:-1] + ' "success": false}'}]
+)
 async def test_only_a_failed_first_round_fails_the_whole(
     stub: Stub, turn: Turn, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -626,8 +646,8 @@ async def test_a_missing_cli_is_told_with_how_to_install_it(stub: Stub) -> None:
 async def test_a_report_that_shrinks_to_nothing_does_not_replace_a_better_one(stub: Stub) -> None:
     stub.plays(
         draft(),
-        played(DRAFT[:20], found("b", "esa")),
-        played("Oh.", found("c", "esa")),
+        played(DRAFT[:20], search_with_sources("b", "esa")),
+        played("Oh.", search_with_sources("c", "esa")),
         {"text": ""},
     )
 
@@ -667,7 +687,7 @@ async def test_a_cancel_while_a_report_is_checked_keeps_it(
 
 
 async def test_a_correction_is_told_with_its_round(stub: Stub) -> None:
-    stub.plays(draft(), said("Blue, in prose: " + DRAFT), {"text": report(DRAFT)}, draft())
+    stub.plays(draft(), said("Blue, in prose: " + DRAFT), {"text": model_answer(DRAFT)}, draft())
 
     rounds = (await stub.deep_search(max_iterations=3))["metadata"]["rounds"]
 
@@ -677,7 +697,8 @@ async def test_a_correction_is_told_with_its_round(stub: Stub) -> None:
 
 async def test_addresses_do_not_count_for_the_length_of_a_report(stub: Stub) -> None:
     stub.plays(
-        draft(f"[Blue]({REDIRECT}nasa{'x' * 200})" + DRAFT), played(DRAFT, found("b", "esa"))
+        draft(f"[Blue]({REDIRECT}nasa{'x' * 200})" + DRAFT),
+        played(DRAFT, search_with_sources("b", "esa")),
     )
 
     assert (await stub.deep_search(max_iterations=2))["result"] == DRAFT
@@ -701,11 +722,11 @@ async def test_a_draft_that_breaks_off_is_replaced_by_a_whole_report(stub: Stub)
 
 
 async def test_a_round_is_corrected_like_a_search(stub: Stub) -> None:
-    broken = report("Blue, said better.", verified=True).replace('"report":', '"report')
+    broken = model_answer("Blue, said better.", verified=True).replace('"report":', '"report')
     stub.plays(
         draft(),
-        {"text": broken, "searches": [found("b", "esa")]},
-        {"text": report("Blue, said better.", verified=True)},
+        {"text": broken, "searches": [search_with_sources("b", "esa")]},
+        {"text": model_answer("Blue, said better.", verified=True)},
     )
 
     result = await stub.deep_search()
@@ -769,5 +790,5 @@ async def test_an_outer_cancel_goes_through(stub: Stub) -> None:
         await eventually(lambda: len(stub.runs) == 2)
         tasks.cancel_scope.cancel()
 
-    assert stub.alive() == []
-    assert stub.files_left() == []
+    assert stub.live_pids() == []
+    assert stub.leftover_files() == []

@@ -10,15 +10,15 @@ import pytest
 
 from gemini_cli_mcp.workspace import LOCK_CONTENT, LOCK_FILE
 from tests.support import REAL_CLI, STUB, Result, Stub, command, fake_gemini
-from tests.support.binaries import official
-from tests.support.marks import needs_real_cli
-from tests.support.terminal import run
+from tests.support.binaries import install_official_cli
+from tests.support.cli import run_command
+from tests.support.matrix import needs_real_cli
 
 Change = Callable[[Stub], None]
 
 
 def doctor(stub: Stub, *arguments: str) -> tuple[int, list[Result]]:
-    done = run(stub, "doctor", "--json", *arguments)
+    done = run_command(stub, "doctor", "--json", *arguments)
     assert done.stderr == ""
     told = json.loads(done.stdout)
     assert told["ok"] is (done.returncode == 0)
@@ -48,7 +48,7 @@ def writes(name: str, text: str, mode: int = 0o600) -> Change:
 
 
 def too_old(stub: Stub) -> None:
-    stub.environ["GEMINI_MCP_CLI_PATH"] = str(official(stub.home / "old", "0.38.0"))
+    stub.environ["GEMINI_MCP_CLI_PATH"] = str(install_official_cli(stub.home / "old", "0.38.0"))
 
 
 def engines(key: str) -> str:
@@ -76,7 +76,7 @@ def both(*changes: Change) -> Change:
 
 
 def old_node(stub: Stub) -> None:
-    official(stub.home / "new", "0.61.0")
+    install_official_cli(stub.home / "new", "0.61.0")
     writes("nodes/node", "#!/bin/sh\necho v18.1.0\n", 0o755)(stub)
     stub.environ |= {
         "GEMINI_MCP_CLI_PATH": str(stub.home / "new/bin/gemini"),
@@ -85,7 +85,7 @@ def old_node(stub: Stub) -> None:
 
 
 def no_node(stub: Stub) -> None:
-    official(stub.home / "new", "0.61.0")
+    install_official_cli(stub.home / "new", "0.61.0")
     stub.environ |= {
         "GEMINI_MCP_CLI_PATH": str(stub.home / "new/bin/gemini"),
         "PATH": str(stub.home),
@@ -95,7 +95,7 @@ def no_node(stub: Stub) -> None:
 
 def crashes(stub: Stub) -> None:
     """An official CLI that does not work."""
-    path = official(stub.home / "new", "0.61.0")
+    path = install_official_cli(stub.home / "new", "0.61.0")
     path.resolve().write_text("#!/bin/sh\necho 'Error: cannot find module' >&2\nexit 1\n")
     stub.environ["GEMINI_MCP_CLI_PATH"] = str(path)
 
@@ -143,7 +143,7 @@ SETUPS: dict[str, Broken] = {
     "no sign-in": Broken(
         unsets("GEMINI_API_KEY"),
         "sign-in",
-        "there is none",
+        "no sign-in was found",
         "export GEMINI_API_KEY",
     ),
     "a personal login alone": Broken(
@@ -221,14 +221,14 @@ SETUPS: dict[str, Broken] = {
     "antigravity without agy": Broken(
         sets(GEMINI_MCP_PROVIDERS="antigravity"),
         "provider antigravity",
-        "There is no `agy`",
+        "`agy` was not found",
         "remove `antigravity` from GEMINI_MCP_PROVIDERS",
         unsets("GEMINI_MCP_PROVIDERS"),
     ),
     "api without a key": Broken(
         both(unsets("GEMINI_API_KEY"), sets(GEMINI_MCP_PROVIDERS="api")),
         "provider api",
-        "there is no key",
+        "no API key is set",
         "export GEMINI_API_KEY",
     ),
 }
@@ -290,7 +290,7 @@ def test_the_cause_is_named_and_the_fix_works(user: Stub, broken: Broken) -> Non
 
 def foreign_node(stub: Stub) -> None:
     """An official CLI, and a node for another machine."""
-    path = official(stub.home / "new", "0.61.0")
+    path = install_official_cli(stub.home / "new", "0.61.0")
     writes("nodes/node", "\x7fELF", 0o755)(stub)
     stub.environ["GEMINI_MCP_CLI_PATH"] = str(path)
     stub.environ["PATH"] = f"{stub.home}/nodes:{stub.environ['PATH']}"
@@ -320,10 +320,10 @@ ODD: dict[str, tuple[Change, Told]] = {
     ),
     "a login folder that is a file": (
         both(unsets("GEMINI_API_KEY"), writes(".gemini", "")),
-        ("problem", "sign-in", "there is none"),
+        ("problem", "sign-in", "no sign-in was found"),
     ),
     "a node of another machine": (foreign_node, ("problem", "Node", "nodes/node")),
-    "proxies": (official_behind_proxies, ("ok", "isolation", "nothing of yours")),
+    "proxies": (official_behind_proxies, ("ok", "isolation", "none of your configuration")),
     "a folder beyond ASCII": (in_home("GEMINI_MCP_CONFIG_DIR", "é"), ("ok", "folder", "é")),
 }
 
@@ -354,7 +354,7 @@ def test_a_cli_that_lets_the_users_set_up_in_is_no_good(user: Stub) -> None:
 
     told = {finding["topic"]: finding for finding in findings}
     assert (code, told["isolation"]["status"]) == (1, "problem")
-    assert "let something of the user's own set-up" in told["isolation"]["message"]
+    assert "leaked into the run" in told["isolation"]["message"]
 
 
 def test_an_ascii_terminal_gets_findings_too(user: Stub) -> None:
@@ -391,9 +391,9 @@ def test_what_dead_servers_left_is_found(user: Stub) -> None:
         _, findings = doctor(user)
         orphan.kill()
 
-    told = [finding for finding in findings if finding["topic"] == "left-overs"]
+    told = [finding for finding in findings if finding["topic"] == "stale servers"]
     assert told[0]["fix"] == f"kill {orphan.pid}"
-    assert "1 folders" in told[1]["message"]
+    assert "1 folder of" in told[1]["message"]
 
 
 def test_a_folder_that_others_can_read_is_named_and_left_as_it_is(user: Stub) -> None:
@@ -415,7 +415,7 @@ def test_a_healthy_set_up_has_its_dry_run(user: Stub) -> None:
 
     told = {finding["topic"]: finding for finding in findings}
     assert code == 0
-    assert "nothing of yours" in told["isolation"]["message"]
+    assert "none of your configuration" in told["isolation"]["message"]
     assert "kept ready (ACP)" in told["warm process"]["message"]
     assert "0.61.0" in told["gemini CLI"]["message"]
     assert told["desktop apps"]["status"] == "note"  # npm's folder is not on a short PATH
@@ -443,9 +443,9 @@ def test_live_searches_and_says_how_that_went(user: Stub) -> None:
 
 def test_a_person_gets_lines_to_read(user: Stub) -> None:
     del user.environ["GEMINI_API_KEY"]
-    done = run(user, "doctor")
+    done = run_command(user, "doctor")
 
     assert done.returncode == 1
-    assert "problem sign-in: there is none." in done.stdout
+    assert "problem sign-in: no sign-in was found." in done.stdout
     assert "\n        fix: export GEMINI_API_KEY=..." in done.stdout
-    assert done.stdout.endswith("A search cannot work yet: mend the problems above.\n")
+    assert done.stdout.endswith("A search cannot work yet: fix the problems above.\n")

@@ -18,7 +18,7 @@ from gemini_cli_mcp.research.grounded_search import grounded_search
 from gemini_cli_mcp.research.markdown_writer import rewrite_links
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.types import RecordedFetch, RecordedSearch, Source
-from tests.support import REDIRECT, ROOT, Stub, found, report
+from tests.support import REDIRECT, ROOT, Stub, model_answer, search_with_sources
 
 SEEN = "https://example.org/page"
 SAME = "https://www.nasa.gov/other"
@@ -300,7 +300,7 @@ def test_a_found_site_covers_itself_and_nobody_else(found: str, url: str, standi
 
 async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> None:
     text = f"[seen]({REDIRECT}nasa) [near](https://nasa.org/x) [invented]({FAKE})"
-    stub.plays({"text": report(text), "searches": [found("blue sky", "nasa")]})
+    stub.plays({"text": model_answer(text), "searches": [search_with_sources("blue sky", "nasa")]})
 
     result = await stub.search()
 
@@ -312,7 +312,7 @@ async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> N
 
 @pytest.mark.parametrize("turn", [{"record": False}, {"format": "text"}])
 async def test_without_a_ledger_the_text_is_untouched(stub: Stub, turn: dict[str, object]) -> None:
-    stub.plays({"text": report(f"[invented]({FAKE})"), **turn})
+    stub.plays({"text": model_answer(f"[invented]({FAKE})"), **turn})
 
     result = await stub.search()
 
@@ -322,18 +322,18 @@ async def test_without_a_ledger_the_text_is_untouched(stub: Stub, turn: dict[str
 
 
 async def test_without_any_search_a_note_says_so(stub: Stub) -> None:
-    stub.plays({"text": report()})
+    stub.plays({"text": model_answer()})
 
     metadata = (await stub.search())["metadata"]
 
     assert (metadata["grounded"], metadata["evidence"]) == (False, "ledger")
-    assert metadata["note"] == "No web search was made: the text is from the model's memory."
+    assert metadata["note"] == "No web search was made, so the text is from the model's memory."
 
 
 async def test_what_a_model_says_instead_of_a_report_has_no_invented_link(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
     refusal = {"success": False, "error": f"See [why]({FAKE}) and [this]({REDIRECT}nasa)."}
-    stub.plays({"text": json.dumps(refusal), "searches": [found("sky", "nasa")]})
+    stub.plays({"text": json.dumps(refusal), "searches": [search_with_sources("sky", "nasa")]})
 
     with pytest.raises(ExecutionFailed) as caught:
         await stub.search()
@@ -342,16 +342,19 @@ async def test_what_a_model_says_instead_of_a_report_has_no_invented_link(stub: 
 
 
 async def test_the_words_of_a_failed_search_have_no_invented_link(stub: Stub) -> None:
-    stub.plays({"text": report(), "searches": [{"query": "x", "error": f"no, see {FAKE}"}]})
+    stub.plays({"text": model_answer(), "searches": [{"query": "x", "error": f"no, see {FAKE}"}]})
 
     assert (await stub.search())["metadata"]["note"].endswith(f"Error: no, see {UNVERIFIED_MARK}")
 
 
 async def test_the_text_of_a_dedicated_search_goes_through_the_gate(stub: Stub) -> None:
-    search = {**found("sky", "nasa"), "text": f"Blue[1], says [x]({FAKE}) on evil.com."}
+    search = {
+        **search_with_sources("sky", "nasa"),
+        "text": f"Blue[1], says [x]({FAKE}) on evil.com.",
+    }
     stub.plays({"text": "whatever", "searches": [search]})
     settings = stub.settings
-    with stub.desk(settings) as desk:
+    with stub.researcher(settings) as desk:
         engines = WebSearch(
             settings,
             ProviderRegistry(settings, desk.workspace, stub.environ),

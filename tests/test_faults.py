@@ -12,10 +12,10 @@ from itertools import product
 import pytest
 
 from gemini_cli_mcp.errors import GeminiMcpError
-from tests.support import Clock, Stub, command, eventually, is_alive, parent
-from tests.support.faults import FAULTS, gone, is_reached
-from tests.support.marks import representatives
-from tests.support.server import SEARCH, start
+from tests.support import Clock, Stub, command, eventually, is_alive, parent_pid
+from tests.support.faults import FAULTS, is_reached, wait_until_nothing_left
+from tests.support.matrix import representatives
+from tests.support.mcp_server import SEARCH_FRAMES, start_server
 
 HARD = ("ignores SIGTERM", "has a child nobody knows", "has twenty stubborn children")
 """What a plain kill of the process or of its group would leave."""
@@ -33,7 +33,7 @@ async def test_a_timeout_leaves_nothing(stub: Stub, clock: Clock, fault: str) ->
         await call
 
     assert caught.value.code == "TIMEOUT"
-    await gone(stub)
+    await wait_until_nothing_left(stub)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def test_a_cancel_leaves_nothing(stub: Stub, fault: str, cancels: int) -> 
     with pytest.raises(asyncio.CancelledError):
         await call
 
-    await gone(stub)
+    await wait_until_nothing_left(stub)
 
 
 @pytest.mark.parametrize(
@@ -74,26 +74,26 @@ async def test_a_signal_to_the_server_leaves_nothing(
 ) -> None:
     stub.plays(FAULTS[fault])
 
-    with start(stub, *SEARCH) as server:
+    with start_server(stub, *SEARCH_FRAMES) as server:
         await eventually(is_reached(stub, FAULTS[fault]))
         server.send_signal(number)
         await eventually(lambda: server.poll() is not None)
 
     assert server.returncode == (-9 if number == signal.SIGKILL else 0)
-    await gone(stub)
+    await wait_until_nothing_left(stub)
 
 
 @pytest.mark.parametrize("fault", representatives(FAULTS, HARD))
 async def test_a_client_that_is_gone_leaves_nothing(stub: Stub, fault: str) -> None:
     stub.plays(FAULTS[fault])
 
-    with start(stub, *SEARCH) as server:
+    with start_server(stub, *SEARCH_FRAMES) as server:
         await eventually(is_reached(stub, FAULTS[fault]))
         assert server.stdin
         server.stdin.close()
         await eventually(lambda: server.poll() is not None)
 
-    await gone(stub)
+    await wait_until_nothing_left(stub)
 
 
 async def killed_guardian(stub: Stub, fault: str) -> list[int]:
@@ -103,12 +103,12 @@ async def killed_guardian(stub: Stub, fault: str) -> list[int]:
     call = asyncio.ensure_future(stub.search())
     await eventually(is_reached(stub, FAULTS[fault]))
 
-    os.kill(parent(stub.runs[0]["pid"]), signal.SIGKILL)
+    os.kill(parent_pid(stub.runs[0]["pid"]), signal.SIGKILL)
     with pytest.raises(GeminiMcpError, match="killed by signal 9"):
         await call
     with suppress(TimeoutError):
-        await eventually(lambda: not stub.alive(), 1 if fault in ESCAPED else 30)
-    return stub.alive()
+        await eventually(lambda: not stub.live_pids(), 1 if fault in ESCAPED else 30)
+    return stub.live_pids()
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - ESCAPED))
@@ -146,7 +146,7 @@ async def test_the_server_leaves_with_its_client_even_if_stdin_stays_open(stub: 
     fault = FAULTS["hangs in a search"]
     stub.plays(fault)
     client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, json.dumps(command()), json.dumps(SEARCH)],
+        [sys.executable, "-c", CLIENT, json.dumps(command()), json.dumps(SEARCH_FRAMES)],
         stdout=subprocess.PIPE,
         env=stub.environ,
         text=True,
@@ -158,7 +158,7 @@ async def test_the_server_leaves_with_its_client_even_if_stdin_stays_open(stub: 
         client.kill()
         client.wait()
         await eventually(lambda: not is_alive(server))
-        await gone(stub)
+        await wait_until_nothing_left(stub)
     finally:
         os.kill(keeper, signal.SIGKILL)
         client.stdout.close()
@@ -167,12 +167,12 @@ async def test_the_server_leaves_with_its_client_even_if_stdin_stays_open(stub: 
 async def test_a_server_that_is_ending_takes_no_more_calls(stub: Stub) -> None:
     stub.plays({"hang": "start", "stubborn": True})
 
-    with start(stub, *SEARCH) as server:
-        await eventually(lambda: stub.hanging)
+    with start_server(stub, *SEARCH_FRAMES) as server:
+        await eventually(lambda: stub.hanging_pids)
         server.send_signal(signal.SIGTERM)
         assert server.stdin and server.stdout
         with suppress(BrokenPipeError):
-            server.stdin.write(SEARCH[-1].replace('"id": 2', '"id": 3') + "\n")
+            server.stdin.write(SEARCH_FRAMES[-1].replace('"id": 2', '"id": 3') + "\n")
             server.stdin.flush()
         answers = {
             answer["id"]: answer["result"]
@@ -180,5 +180,5 @@ async def test_a_server_that_is_ending_takes_no_more_calls(stub: Stub) -> None:
             if "id" in (answer := json.loads(line))
         }
 
-    assert 3 not in answers or "ending" in answers[3]["content"][0]["text"]
+    assert 3 not in answers or "shutting down" in answers[3]["content"][0]["text"]
     assert len(stub.runs) == 1

@@ -14,8 +14,8 @@ from gemini_cli_mcp.gateway.continuations import ChatContinuations, ResponseCont
 from gemini_cli_mcp.gateway.responses.chat_request import to_chat_request
 from gemini_cli_mcp.gateway.tool_calls import ToolCall, ToolCallAssembler
 from gemini_cli_mcp.gateway.upstream_client import UpstreamUnavailable
-from tests.support.openai_clients import environment, running_gateway
-from tests.support.scripted_upstream import ASKED, Says, ScriptedUpstream, call
+from tests.support.openai_clients import gateway_environment, running_gateway
+from tests.support.scripted_upstream import SEARCH_QUESTION, ScriptedReply, ScriptedUpstream, call
 
 LIMITS = {
     "max_upstream_events": 200,
@@ -23,13 +23,13 @@ LIMITS = {
     "max_upstream_tool_calls": 20,
     "upstream_turn_timeout": 1.0,
 }
-SEARCHING = [{"role": "user", "content": ASKED}]
+SEARCHING = [{"role": "user", "content": SEARCH_QUESTION}]
 
 
 @pytest.fixture(scope="module")
 def bounded(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     folder = tmp_path_factory.mktemp("bounded")
-    with running_gateway(environment(folder, upstream), limits=LIMITS) as address:
+    with running_gateway(gateway_environment(folder, upstream), limits=LIMITS) as address:
         yield address
 
 
@@ -106,7 +106,7 @@ def test_more_takes_longer_in_proportion(work: Callable[[int], object], size: in
 
 def test_a_large_request_does_not_stop_the_others(bounded: str, upstream: ScriptedUpstream) -> None:
     model = f"model-{uuid4().hex}"
-    upstream.plays(model, Says("Hi."))
+    upstream.plays(model, ScriptedReply("Hi."))
     calls = [{"role": "assistant", "tool_calls": [{"id": str(n)}]} for n in range(5000)]
     body = {"model": model, "messages": [*SEARCHING, *calls]}
     items = {"model": model, "input": [{"type": "web_search_call"}] * 19_999 + SEARCHING}
@@ -151,22 +151,22 @@ def tool(index: int | None, name: str | None = None, arguments: str = "x" * 50) 
     return {"tool_calls": [{**numbered, "id": f"c{index}" if name else None, "function": function}]}
 
 
-ENDLESS: dict[str, Says] = {
-    "content": Says(deltas=[delta(content="word ")] * 400),
-    "much content": Says(deltas=[delta(content="word " * 1000)] * 100),
-    "reasoning": Says(deltas=[delta(reasoning_content="hm ")] * 400),
-    "one growing call": Says(deltas=[tool(0, "mine"), *[tool(0)] * 400]),
-    "calls": Says(deltas=[tool(n, "mine", "{}") for n in range(100)]),
-    "unnumbered calls": Says(
+ENDLESS: dict[str, ScriptedReply] = {
+    "content": ScriptedReply(deltas=[delta(content="word ")] * 400),
+    "much content": ScriptedReply(deltas=[delta(content="word " * 1000)] * 100),
+    "reasoning": ScriptedReply(deltas=[delta(reasoning_content="hm ")] * 400),
+    "one growing call": ScriptedReply(deltas=[tool(0, "mine"), *[tool(0)] * 400]),
+    "calls": ScriptedReply(deltas=[tool(n, "mine", "{}") for n in range(100)]),
+    "unnumbered calls": ScriptedReply(
         deltas=[
             {"tool_calls": [{"id": f"u{n}", "function": {"name": "mine", "arguments": "{}"}}]}
             for n in range(100)
         ]
     ),
-    "a growing name": Says(deltas=[tool(0, "web_" * 40, "")] * 400),
-    "empty chunks": Says(deltas=[delta()] * 400),
-    "one character now and then": Says(deltas=[delta(content="x")] * 20, pause=0.3),
-    "comments": Says(pieces=[b": still here\n\n"] * 20, pause=0.3),
+    "a growing name": ScriptedReply(deltas=[tool(0, "web_" * 40, "")] * 400),
+    "empty chunks": ScriptedReply(deltas=[delta()] * 400),
+    "one character now and then": ScriptedReply(deltas=[delta(content="x")] * 20, pause=0.3),
+    "comments": ScriptedReply(pieces=[b": still here\n\n"] * 20, pause=0.3),
 }
 
 
@@ -177,7 +177,9 @@ def test_an_upstream_without_end_is_ended_and_the_client_is_told(
 ) -> None:
     model = f"model-{uuid4().hex}"
     upstream.plays(model, ENDLESS[kind])
-    asked: dict[str, Any] = {"messages": SEARCHING} if path[0] == "c" else {"input": ASKED}
+    asked: dict[str, Any] = (
+        {"messages": SEARCHING} if path[0] == "c" else {"input": SEARCH_QUESTION}
+    )
 
     answer = httpx2.post(
         f"{bounded}/{path}", json={"model": model, "stream": True, **asked}, timeout=30
@@ -209,7 +211,7 @@ def test_what_passes_has_an_end_too(bounded: str, upstream: ScriptedUpstream, ki
 
 def test_an_answer_with_too_many_calls_is_none(bounded: str, upstream: ScriptedUpstream) -> None:
     model = f"model-{uuid4().hex}"
-    upstream.plays(model, Says(calls=[call("mine", "{}", f"c{n}") for n in range(21)]))
+    upstream.plays(model, ScriptedReply(calls=[call("mine", "{}", f"c{n}") for n in range(21)]))
 
     answer = httpx2.post(
         f"{bounded}/chat/completions", json={"model": model, "messages": SEARCHING}
@@ -224,7 +226,7 @@ def test_a_name_without_end_is_refused() -> None:
 
     for n in range(40):
         calls.add_deltas([{"index": 0, "function": {"name": f"part{n}"}}])
-    with pytest.raises(UpstreamUnavailable, match="no end"):
+    with pytest.raises(UpstreamUnavailable, match="too long"):
         calls.add_deltas([{"index": 0, "function": {"name": "x" * 100}}])
 
 
@@ -261,7 +263,9 @@ def test_an_error_of_the_upstream_does_not_tell_our_key(
     model = f"model-{uuid4().hex}"
     body = b'{"error": {"message": "Incorrect API key provided: upstream-key."}}'
     for messages in (SEARCHING, [{"role": "user", "content": "Hello!"}]):
-        upstream.plays(model, Says(status=401, body=body, headers={"x-said": "upstream-key"}))
+        upstream.plays(
+            model, ScriptedReply(status=401, body=body, headers={"x-said": "upstream-key"})
+        )
         answer = httpx2.post(
             f"{bounded}/chat/completions", json={"model": model, "messages": messages}
         )

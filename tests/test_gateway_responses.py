@@ -10,19 +10,25 @@ import httpx2
 import pytest
 
 from tests.support import native_responses, wait_until
-from tests.support.leaving import leave
+from tests.support.disconnecting_client import post_and_disconnect
 from tests.support.openai_clients import (
-    QUICK,
-    WAYS,
+    MODES,
+    QUICK_LIMITS,
     Ask,
     NodeClient,
     Outcome,
-    environment,
+    gateway_environment,
+    respond_over_http,
     respond_python,
-    respond_wire,
     running_gateway,
 )
-from tests.support.scripted_upstream import ASKED, Says, ScriptedUpstream, call, search
+from tests.support.scripted_upstream import (
+    SEARCH_QUESTION,
+    ScriptedReply,
+    ScriptedUpstream,
+    call,
+    search,
+)
 
 MINE = {"type": "function", "name": "mine", "parameters": {"type": "object"}, "strict": False}
 HOSTED = {"type": "web_search"}
@@ -38,7 +44,7 @@ def both_kinds(folder: Path, upstream: ScriptedUpstream) -> dict[str, str]:
         },
         {"id": "chat", "baseUrl": f"{upstream.address}/v1"},
     ]
-    return environment(folder, upstream, upstreams=upstreams)
+    return gateway_environment(folder, upstream, upstreams=upstreams)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +59,7 @@ def quick_base(
     upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[str]:
     folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(both_kinds(folder, upstream), limits=QUICK) as address:
+    with running_gateway(both_kinds(folder, upstream), limits=QUICK_LIMITS) as address:
         yield address
 
 
@@ -67,7 +73,7 @@ def ask(client: str, node_client: NodeClient | None) -> Ask:
                 pytest.skip("scripts/test installs openai-node where Node is")
             return node_client.respond
         case _:
-            return respond_wire
+            return respond_over_http
 
 
 class Play:
@@ -83,7 +89,9 @@ class Play:
         self._base = base
         self._ask = ask
 
-    def __call__(self, *replies: Says, user: object = ASKED, **request: object) -> Outcome:
+    def __call__(
+        self, *replies: ScriptedReply, user: object = SEARCH_QUESTION, **request: object
+    ) -> Outcome:
         self.upstream.plays(self.model, *replies)
         return self.again(input=user, **request)
 
@@ -121,7 +129,7 @@ def play(upstream: ScriptedUpstream, base: str, ask: Ask, way: str, kind: str) -
 
 
 def test_without_intent_nothing_is_added(play: Play) -> None:
-    got = play(Says("Hello."), user="Hello!")
+    got = play(ScriptedReply("Hello."), user="Hello!")
 
     assert (got.text, got.reason, got.calls, got.searches) == ("Hello.", "completed", [], [])
     assert play.tools() == []
@@ -132,8 +140,8 @@ def test_one_search(play: Play) -> None:
     query = f"blue {play.model}"[:60]
     url = play.upstream.url_of(query)
     got = play(
-        Says("Let me see.", [search(query)], thought="Hm."),
-        Says(f"天空是蓝的 ({url}), and so on."),
+        ScriptedReply("Let me see.", [search(query)], thought="Hm."),
+        ScriptedReply(f"天空是蓝的 ({url}), and so on."),
         include=["web_search_call.action.sources"],
     )
 
@@ -154,9 +162,9 @@ def test_one_search(play: Play) -> None:
 
 def test_two_searches_in_one_turn_and_a_second_one(play: Play) -> None:
     got = play(
-        Says(calls=[search("one"), search("two", "call_2")]),
-        Says(calls=[search("three")]),
-        Says("Done."),
+        ScriptedReply(calls=[search("one"), search("two", "call_2")]),
+        ScriptedReply(calls=[search("three")]),
+        ScriptedReply("Done."),
     )
 
     assert (got.text, got.reason) == ("Done.", "completed")
@@ -165,7 +173,11 @@ def test_two_searches_in_one_turn_and_a_second_one(play: Play) -> None:
 
 
 def test_a_search_and_then_a_call_of_the_clients(play: Play) -> None:
-    got = play(Says(calls=[search("one")]), Says(calls=[call("mine", '{"a": 1}')]), tools=[MINE])
+    got = play(
+        ScriptedReply(calls=[search("one")]),
+        ScriptedReply(calls=[call("mine", '{"a": 1}')]),
+        tools=[MINE],
+    )
 
     assert (got.calls, got.reason) == ([("mine", '{"a": 1}')], "completed")
     play.again(input=with_result(got), tools=[MINE])
@@ -178,14 +190,14 @@ def with_result(got: Outcome) -> list[Any]:
         {"type": "function_call_output", "call_id": call_id, "output": "mine is done"}
         for call_id in got.ids
     ]
-    return [{"role": "user", "content": ASKED}, *got.output, *results]
+    return [{"role": "user", "content": SEARCH_QUESTION}, *got.output, *results]
 
 
 @pytest.mark.clients("every")
 def test_a_mixed_turn_loses_nothing(play: Play) -> None:
     got = play(
-        Says("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
-        Says("All there."),
+        ScriptedReply("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
+        ScriptedReply("All there."),
         tools=[MINE],
     )
     assert (got.text, got.calls, got.ids) == ("Both.", [("mine", '{"a": 1}')], ["call_2"])
@@ -202,13 +214,13 @@ def test_a_mixed_turn_loses_nothing(play: Play) -> None:
 
 def test_a_mixed_turn_that_the_upstream_stores(play: Play) -> None:
     if play.kind == "chat":
-        got = play(Says("Hi."), previous_response_id="resp_1")
+        got = play(ScriptedReply("Hi."), previous_response_id="resp_1")
         assert got.status == 400 and "previous_response_id" in got.message
         return
     got = play(
-        Says(calls=[search("zero")]),
-        Says(calls=[search("sky"), call("mine", '{"a": 1}', "call_2")]),
-        Says("All there."),
+        ScriptedReply(calls=[search("zero")]),
+        ScriptedReply(calls=[search("sky"), call("mine", '{"a": 1}', "call_2")]),
+        ScriptedReply("All there."),
         tools=[MINE],
     )
     result = {"type": "function_call_output", "call_id": "call_2", "output": "mine is done"}
@@ -225,7 +237,7 @@ def test_a_mixed_turn_that_the_upstream_stores(play: Play) -> None:
 def test_an_answer_that_goes_on_by_its_id(play: Play) -> None:
     if play.kind == "chat":
         pytest.skip("nothing is stored there")
-    play(Says(calls=[search("zero")]), Says("So."), Says("Yes."))
+    play(ScriptedReply(calls=[search("zero")]), ScriptedReply("So."), ScriptedReply("Yes."))
     play.again(previous_response_id=f"resp_{play.model}_1", input="Really?")
 
     assert play.bodies[2]["previous_response_id"] == f"resp_{play.model}_2"
@@ -234,8 +246,8 @@ def test_an_answer_that_goes_on_by_its_id(play: Play) -> None:
 
 def test_rounds_are_bounded(play: Play) -> None:
     got = play(
-        *[Says(calls=[search(f"{number}")]) for number in range(3)],
-        Says("Enough."),
+        *[ScriptedReply(calls=[search(f"{number}")]) for number in range(3)],
+        ScriptedReply("Enough."),
         tool_choice="required",
     )
 
@@ -249,7 +261,7 @@ def test_rounds_are_bounded(play: Play) -> None:
 
 
 def test_a_model_that_cannot_stop_gets_no_call_of_ours_out(play: Play) -> None:
-    got = play(*[Says(calls=[search(f"{number}")]) for number in range(5)])
+    got = play(*[ScriptedReply(calls=[search(f"{number}")]) for number in range(5)])
 
     assert (got.calls, got.reason, len(play.bodies)) == ([], "completed", 4)
     assert "https://pages.example/0" in got.text and len(got.searches) == 3
@@ -257,11 +269,13 @@ def test_a_model_that_cannot_stop_gets_no_call_of_ours_out(play: Play) -> None:
 
 def test_max_tool_calls(play: Play) -> None:
     got = play(
-        Says(calls=[search("one"), search("two", "call_2")]), Says("Well."), max_tool_calls=1
+        ScriptedReply(calls=[search("one"), search("two", "call_2")]),
+        ScriptedReply("Well."),
+        max_tool_calls=1,
     )
 
     assert (got.text, got.searches) == ("Well.", [("one", "completed"), ("two", "failed")])
-    assert "no more searches" in play.results()[1]["error"]
+    assert "No more searches" in play.results()[1]["error"]
     assert play.tools() == []
 
 
@@ -269,7 +283,7 @@ def test_an_engine_that_fails_is_told_to_the_model(play: Play) -> None:
     query = f"bad {play.model}"[:60]
     play.upstream.engine_failures[query] = (401, {"error": {"code": "1000", "message": "no"}})
 
-    got = play(Says(calls=[search(query)]), Says("I could not search."))
+    got = play(ScriptedReply(calls=[search(query)]), ScriptedReply("I could not search."))
 
     assert (got.text, got.searches) == ("I could not search.", [(query, "failed")])
     assert play.results()[0]["error"]["code"] == "AUTH_ERROR"
@@ -278,12 +292,14 @@ def test_an_engine_that_fails_is_told_to_the_model(play: Play) -> None:
 @pytest.mark.parametrize("status", [429, 500])
 def test_an_upstream_that_refuses_is_passed_on(play: Play, status: int) -> None:
     told = {"error": {"message": "Slow down.", "type": "rate_limit", "param": None, "code": "y"}}
-    refused = Says(status=status, body=json.dumps(told).encode(), headers={"retry-after": "7"})
+    refused = ScriptedReply(
+        status=status, body=json.dumps(told).encode(), headers={"retry-after": "7"}
+    )
 
     first = play(refused)
     assert (first.status, "Slow down." in first.message) == (status, True)
 
-    later = play(Says("So.", [search("one")]), refused)
+    later = play(ScriptedReply("So.", [search("one")]), refused)
     assert later.error is not None
     if play.way == "whole":
         assert (later.status, "Slow down." in later.message) == (status, True)
@@ -291,14 +307,14 @@ def test_an_upstream_that_refuses_is_passed_on(play: Play, status: int) -> None:
 
 @pytest.mark.clients("every")
 def test_an_upstream_that_is_cut_off_is_no_success(play: Play) -> None:
-    for user in (ASKED, "Hello!"):
-        got = play(Says("A long answer that never comes to its end.", cut=True), user=user)
+    for user in (SEARCH_QUESTION, "Hello!"):
+        got = play(ScriptedReply("A long answer that never comes to its end.", cut=True), user=user)
         assert got.error is not None, user
 
 
 @pytest.mark.clients("every")
 def test_an_answer_that_is_too_long(play: Play) -> None:
-    got = play(Says(calls=[search("x")]), Says("Too long", reason="length"))
+    got = play(ScriptedReply(calls=[search("x")]), ScriptedReply("Too long", reason="length"))
 
     if play.way == "helper" and got.error:
         assert "response.completed" in got.message  # openai-python knows no other end
@@ -308,7 +324,7 @@ def test_an_answer_that_is_too_long(play: Play) -> None:
 
 def test_chinese(play: Play) -> None:
     text = "谷歌一下：天空为什么是蓝色的？🙂"
-    got = play(Says(calls=[search("天空")]), Says(text), user="谷歌一下天空")
+    got = play(ScriptedReply(calls=[search("天空")]), ScriptedReply(text), user="谷歌一下天空")
 
     assert (got.text, got.searches) == (text, [("天空", "completed")])
 
@@ -316,7 +332,7 @@ def test_chinese(play: Play) -> None:
 @pytest.mark.clients("one")
 @pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}'])
 def test_arguments_that_are_garbage(play: Play, arguments: str) -> None:
-    got = play(Says(calls=[call(arguments=arguments)]), Says("Never mind."))
+    got = play(ScriptedReply(calls=[call(arguments=arguments)]), ScriptedReply("Never mind."))
 
     assert (got.text, got.searches) == ("Never mind.", [("", "failed")])
     assert "error" in play.results()[0]
@@ -329,8 +345,8 @@ def test_hosted_tools_are_served_by_us(play: Play) -> None:
         "user_location": {"type": "approximate", "city": "Oslo", "country": "NO"},
     }
     got = play(
-        Says(calls=[search("sky")]),
-        Says("Blue."),
+        ScriptedReply(calls=[search("sky")]),
+        ScriptedReply("Blue."),
         user="Hello!",
         tools=[tool, MINE],
         tool_choice={"type": "web_search_preview"},
@@ -340,7 +356,7 @@ def test_hosted_tools_are_served_by_us(play: Play) -> None:
     assert play.tools(0) == ["mine", "web_search"]
     choice = play.bodies[0]["tool_choice"]
     assert (choice.get("name") or choice["function"]["name"]) == "web_search"
-    assert "sky (for somebody in Oslo, NO)" in play.upstream.searched
+    assert "sky (for a user in Oslo, NO)" in play.upstream.searched
     assert play.upstream.counts[-1] == 5
 
 
@@ -348,9 +364,15 @@ def test_domains_are_filtered(play: Play) -> None:
     def wanting(*domains: str) -> Any:
         return {**HOSTED, "filters": {"allowed_domains": list(domains)}}
 
-    play(Says(calls=[search("x")]), Says("Blue."), tools=[wanting("https://www.pages.example")])
+    play(
+        ScriptedReply(calls=[search("x")]),
+        ScriptedReply("Blue."),
+        tools=[wanting("https://www.pages.example")],
+    )
     assert play.results()[0]["hits"]
-    play(Says(calls=[search("x")]), Says("Blue."), tools=[wanting("other.example")])
+    play(
+        ScriptedReply(calls=[search("x")]), ScriptedReply("Blue."), tools=[wanting("other.example")]
+    )
     assert "other.example" in play.results()[0]["error"]["message"]
 
 
@@ -372,13 +394,13 @@ def test_traffic_as_of_codex(play: Play) -> None:
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on"}]},
     ]
     got = play(
-        Says(
+        ScriptedReply(
             "I look.",
             [search("api"), call("mine", '{"a": 1}', "c2"), call("mine", '{"a": 2}', "c3")],
             thought="Hm.",
         ),
-        Says(calls=[search("more")]),
-        Says("Done."),
+        ScriptedReply(calls=[search("more")]),
+        ScriptedReply("Done."),
         user=turn,
         **common,
     )
@@ -405,7 +427,7 @@ def test_traffic_as_of_codex(play: Play) -> None:
 
 
 def test_a_function_of_the_clients_with_our_name_is_the_clients(play: Play) -> None:
-    got = play(Says(calls=[search("x")]), tools=[{**MINE, "name": "web_search"}])
+    got = play(ScriptedReply(calls=[search("x")]), tools=[{**MINE, "name": "web_search"}])
 
     assert got.calls == [("web_search", '{"query": "x"}')]
     assert len(play.bodies) == 1
@@ -416,7 +438,7 @@ def test_a_function_of_the_clients_with_our_name_is_the_clients(play: Play) -> N
 
 @pytest.fixture
 def chat(upstream: ScriptedUpstream, base: str) -> Play:
-    return Play(upstream, base, respond_wire, "whole", "chat")
+    return Play(upstream, base, respond_over_http, "whole", "chat")
 
 
 CANNOT: list[tuple[Any, str]] = [
@@ -455,11 +477,11 @@ def test_what_a_chat_upstream_cannot_do_is_refused(
     chat: Play, base: str, more: Any, param: str
 ) -> None:
     for stream in (False, True):
-        body = {"model": chat.model, "input": ASKED, "stream": stream, **more}
+        body = {"model": chat.model, "input": SEARCH_QUESTION, "stream": stream, **more}
         answer = httpx2.post(f"{base}/responses", json=body)
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, param)
-        assert "chat completions alone" in error["message"]
+        assert "chat completions only" in error["message"]
     assert chat.model not in chat.upstream.asked
 
 
@@ -482,7 +504,7 @@ def test_a_request_is_converted_whole(upstream: ScriptedUpstream, base: str) -> 
     ]
     schema = {"type": "json_schema", "name": "s", "schema": {"type": "object"}, "strict": True}
     chat(
-        Says("{}"),
+        ScriptedReply("{}"),
         user=turn,
         instructions="Be brief.",
         max_output_tokens=7,
@@ -531,32 +553,32 @@ def test_calls_that_grow_at_the_same_time(chat: Play) -> None:
         {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
         {"tool_calls": [{"index": 1, "function": {"arguments": ": 2}"}}]},
     ]
-    got = chat(Says(deltas=deltas, reason="tool_calls"), tools=[MINE])
+    got = chat(ScriptedReply(deltas=deltas, reason="tool_calls"), tools=[MINE])
 
     assert got.calls == [("mine", '{"a": 1}'), ("mine", '{"b": 2}')]
 
 
 def test_a_late_failure_is_an_event(upstream: ScriptedUpstream, quick_base: str, kind: str) -> None:
-    play = Play(upstream, quick_base, respond_wire, "raw", kind)
+    play = Play(upstream, quick_base, respond_over_http, "raw", kind)
     told = {"error": {"message": "Too late.", "type": "x", "param": None, "code": "y"}}
 
-    got = play(Says(status=500, body=json.dumps(told).encode(), delay=2))
+    got = play(ScriptedReply(status=500, body=json.dumps(told).encode(), delay=2))
 
     assert (got.error, got.message) == ("failed", "Too late.")
 
 
 def test_an_upstream_that_says_error(upstream: ScriptedUpstream, base: str) -> None:
-    play = Play(upstream, base, respond_wire, "raw", "native")
+    play = Play(upstream, base, respond_over_http, "raw", "native")
     error = b'event: error\ndata: {"type": "error", "code": "x", "message": "overloaded"}\n\n'
 
-    assert play(Says(pieces=[error])).message == "overloaded"
-    assert play(Says(pieces=[b"data: {nonsense\n\n"])).error == "failed"
+    assert play(ScriptedReply(pieces=[error])).message == "overloaded"
+    assert play(ScriptedReply(pieces=[b"data: {nonsense\n\n"])).error == "failed"
 
 
 def test_a_store_that_is_none_gets_no_ids(upstream: ScriptedUpstream, base: str) -> None:
-    play = Play(upstream, base, respond_wire, "whole", "native")
-    play(Says(calls=[search("x")], thought="Hm."), Says("Blue."), store=False)
-    play(Says(calls=[search("x")], thought="Hm."), Says("Blue."))
+    play = Play(upstream, base, respond_over_http, "whole", "native")
+    play(ScriptedReply(calls=[search("x")], thought="Hm."), ScriptedReply("Blue."), store=False)
+    play(ScriptedReply(calls=[search("x")], thought="Hm."), ScriptedReply("Blue."))
 
     _, without, _, stored = play.bodies
     assert [item.get("type", "message") for item in without["input"]] == [
@@ -571,21 +593,21 @@ def test_a_store_that_is_none_gets_no_ids(upstream: ScriptedUpstream, base: str)
 def test_a_model_that_is_not_there_is_no_missing_path(
     upstream: ScriptedUpstream, base: str
 ) -> None:
-    play = Play(upstream, base, respond_wire, "whole", "native")
+    play = Play(upstream, base, respond_over_http, "whole", "native")
     told = {"error": {"message": "The model x does not exist", "code": "model_not_found"}}
-    refused = Says(status=404, body=json.dumps(told).encode())
+    refused = ScriptedReply(status=404, body=json.dumps(told).encode())
 
-    for user in (ASKED, "Hello!"):
+    for user in (SEARCH_QUESTION, "Hello!"):
         assert play(refused, user=user).status == 404
-    assert play(Says("Hi.")).text == "Hi."
+    assert play(ScriptedReply("Hi.")).text == "Hi."
 
 
 def test_text_survives_every_cut(upstream: ScriptedUpstream, base: str, kind: str) -> None:
-    play = Play(upstream, base, respond_wire, "raw", kind)
+    play = Play(upstream, base, respond_over_http, "raw", kind)
     text = "天空为什么是蓝色的？🙂"
     body = {"model": play.model, "stream": True}
     if kind == "native":
-        made = native_responses.events(body, Says(text), 1)
+        made = native_responses.events(body, ScriptedReply(text), 1)
     else:
         choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
         made = [{"id": "1", "created": 1, "model": "m", "choices": [choice]}]
@@ -594,7 +616,7 @@ def test_text_survives_every_cut(upstream: ScriptedUpstream, base: str, kind: st
         for each in made
     )
 
-    got = play(Says(pieces=[data[at : at + 1] for at in range(len(data))]))
+    got = play(ScriptedReply(pieces=[data[at : at + 1] for at in range(len(data))]))
 
     assert (got.text, got.reason) == (text, "completed")
 
@@ -611,16 +633,16 @@ def test_calls_as_chat_providers_send_them(chat: Play) -> None:
     chat.way = "raw"
     for pieces in (glm, ollama, gemini):
         deltas = [{"tool_calls": [piece]} for piece in pieces]
-        got = chat(Says(deltas=deltas, reason="stop"), Says("Found."))
+        got = chat(ScriptedReply(deltas=deltas, reason="stop"), ScriptedReply("Found."))
         assert (got.text, got.calls, got.searches) == ("Found.", [], [("sky", "completed")])
 
 
 def test_a_slow_search_shows_that_it_lives(upstream: ScriptedUpstream, quick_base: str) -> None:
-    play = Play(upstream, quick_base, respond_wire, "raw", "native")
+    play = Play(upstream, quick_base, respond_over_http, "raw", "native")
     query = f"slow {play.model}"[:60]
     upstream.engine_delays[query] = 2
-    upstream.plays(play.model, Says(calls=[search(query)]), Says("There."))
-    body = {"model": play.model, "input": ASKED, "stream": True}
+    upstream.plays(play.model, ScriptedReply(calls=[search(query)]), ScriptedReply("There."))
+    body = {"model": play.model, "input": SEARCH_QUESTION, "stream": True}
 
     answer = httpx2.post(f"{quick_base}/responses", json=body, timeout=30)
 
@@ -629,20 +651,20 @@ def test_a_slow_search_shows_that_it_lives(upstream: ScriptedUpstream, quick_bas
 
 
 def test_whoever_leaves_ends_the_search(upstream: ScriptedUpstream, base: str, kind: str) -> None:
-    play = Play(upstream, base, respond_wire, "raw", kind)
+    play = Play(upstream, base, respond_over_http, "raw", kind)
     query = f"left {play.model}"[:60]
     upstream.engine_delays[query] = 30
-    upstream.plays(play.model, Says(calls=[search(query)]))
+    upstream.plays(play.model, ScriptedReply(calls=[search(query)]))
 
-    body = {"model": play.model, "input": ASKED, "stream": True}
-    leave(f"{base}/responses", body, lambda: query in upstream.searched)
+    body = {"model": play.model, "input": SEARCH_QUESTION, "stream": True}
+    post_and_disconnect(f"{base}/responses", body, lambda: query in upstream.searched)
 
     wait_until(lambda: query in upstream.left)
 
 
 @pytest.fixture
 def native(upstream: ScriptedUpstream, base: str) -> Play:
-    return Play(upstream, base, respond_wire, "raw", "native")
+    return Play(upstream, base, respond_over_http, "raw", "native")
 
 
 @pytest.mark.parametrize(
@@ -661,30 +683,32 @@ def native(upstream: ScriptedUpstream, base: str) -> Play:
     ids=lambda item: item["type"],
 )
 def test_whatever_a_client_has_to_do_is_not_run_over(native: Play, base: str, item: Any) -> None:
-    native.upstream.plays(native.model, Says(calls=[search("sky")], items=[item]), Says("Done."))
-    body = {"model": native.model, "input": ASKED}
+    native.upstream.plays(
+        native.model, ScriptedReply(calls=[search("sky")], items=[item]), ScriptedReply("Done.")
+    )
+    body = {"model": native.model, "input": SEARCH_QUESTION}
     first = httpx2.post(f"{base}/responses", json=body).json()
     assert [each["type"] for each in first["output"]] == ["web_search_call", item["type"]]
 
-    replayed = [{"role": "user", "content": ASKED}, *first["output"]]
+    replayed = [{"role": "user", "content": SEARCH_QUESTION}, *first["output"]]
     httpx2.post(f"{base}/responses", json={**body, "input": replayed})
     assert native.results()[0]["hits"]
 
 
 @pytest.mark.parametrize("status", ["failed", "incomplete"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", MODES)
 def test_a_round_that_fails_is_the_end(native: Play, status: str, way: str) -> None:
     native.way = way
-    got = native(Says(calls=[search("sky")], status_at_end=status), Says("Fine."))
+    got = native(ScriptedReply(calls=[search("sky")], status_at_end=status), ScriptedReply("Fine."))
 
     assert len(native.bodies) == 1
     assert (got.message if status == "failed" else got.reason) in ("It broke.", "incomplete")
 
 
 def test_calls_at_the_limit_are_answered_at_the_upstream(native: Play) -> None:
-    rounds = [Says(calls=[search(f"{number}")]) for number in range(3)]
-    mixed = Says(calls=[search("9", "call_w"), call("mine", "{}", "call_2")])
-    native(*rounds, mixed, Says("Done."), tools=[MINE])
+    rounds = [ScriptedReply(calls=[search(f"{number}")]) for number in range(3)]
+    mixed = ScriptedReply(calls=[search("9", "call_w"), call("mine", "{}", "call_2")])
+    native(*rounds, mixed, ScriptedReply("Done."), tools=[MINE])
     result = {"type": "function_call_output", "call_id": "call_2", "output": "x"}
     previous = f"resp_{native.model}_1"
     native.again(previous_response_id=previous, input=[result], tools=[MINE])
@@ -693,8 +717,13 @@ def test_calls_at_the_limit_are_answered_at_the_upstream(native: Play) -> None:
 
 
 def test_a_conversation_that_the_upstream_holds(native: Play) -> None:
-    mixed = Says(calls=[search("sky"), call("mine", "{}", "call_2")])
-    native(Says(calls=[search("zero", "call_0")]), mixed, Says("Done."), conversation="conv_1")
+    mixed = ScriptedReply(calls=[search("sky"), call("mine", "{}", "call_2")])
+    native(
+        ScriptedReply(calls=[search("zero", "call_0")]),
+        mixed,
+        ScriptedReply("Done."),
+        conversation="conv_1",
+    )
     result = {"type": "function_call_output", "call_id": "call_2", "output": "x"}
     got = native.again(conversation="conv_1", input=[result])
 
@@ -704,32 +733,34 @@ def test_a_conversation_that_the_upstream_holds(native: Play) -> None:
 
 
 def test_a_native_stream_that_is_none(native: Play) -> None:
-    events = native_responses.events({"model": "m"}, Says(calls=[search("x")]), 1)
+    events = native_responses.events({"model": "m"}, ScriptedReply(calls=[search("x")]), 1)
     whole = json.dumps(events[-1]["response"]).encode()
 
-    got = native(Says(body=whole), Says("Found."))
+    got = native(ScriptedReply(body=whole), ScriptedReply("Found."))
 
     assert (got.text, got.searches) == ("Found.", [("x", "completed")])
 
 
 def test_events_that_tell_less_than_they_should(native: Play) -> None:
-    events = native_responses.events({"model": "m"}, Says("Hi.", [call("mine", "{}")]), 1)
+    events = native_responses.events({"model": "m"}, ScriptedReply("Hi.", [call("mine", "{}")]), 1)
     end = f"data: {json.dumps(events[-1])}\n\n".encode()
 
-    got = native(Says(pieces=[end]), tools=[MINE])
+    got = native(ScriptedReply(pieces=[end]), tools=[MINE])
 
     assert (got.text, got.calls) == ("Hi.", [("mine", "{}")])
 
 
 def test_equal_ids_in_one_turn(native: Play) -> None:
-    got = native(Says(calls=[search("one", "same"), search("two", "same")]), Says("Both."))
+    got = native(
+        ScriptedReply(calls=[search("one", "same"), search("two", "same")]), ScriptedReply("Both.")
+    )
 
     assert got.searches == [("one", "completed"), ("two", "completed")]
 
 
 def test_annotations_of_the_upstreams_own_keep_their_numbers(native: Play) -> None:
     url = native.upstream.url_of("sky")
-    made = native_responses.events({"model": "m"}, Says(f"See {url}"), 2)
+    made = native_responses.events({"model": "m"}, ScriptedReply(f"See {url}"), 2)
     own = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1}
     at = next(n for n, each in enumerate(made) if each["type"] == "response.output_text.done")
     place = {name: made[at][name] for name in ("item_id", "output_index", "content_index")}
@@ -742,7 +773,7 @@ def test_annotations_of_the_upstreams_own_keep_their_numbers(native: Play) -> No
                 part["annotations"] = [own]
     pieces = [f"data: {json.dumps(each)}\n\n".encode() for each in made]
 
-    got = native(Says(calls=[search("sky")]), Says(pieces=pieces))
+    got = native(ScriptedReply(calls=[search("sky")]), ScriptedReply(pieces=pieces))
 
     assert [cited["url"] for cited in got.annotations] == ["u", url]
 
@@ -750,37 +781,37 @@ def test_annotations_of_the_upstreams_own_keep_their_numbers(native: Play) -> No
 def test_a_model_that_only_announces_gets_an_answer_too(
     upstream: ScriptedUpstream, base: str, kind: str
 ) -> None:
-    play = Play(upstream, base, respond_wire, "raw", kind)
-    announced = [Says("Let me look.", [search(f"{number}")]) for number in range(3)]
+    play = Play(upstream, base, respond_over_http, "raw", kind)
+    announced = [ScriptedReply("Let me look.", [search(f"{number}")]) for number in range(3)]
 
-    got = play(*announced, Says(calls=[search("9")]))
+    got = play(*announced, ScriptedReply(calls=[search("9")]))
 
     assert "https://pages.example/0" in got.output[-1]["content"][0]["text"]
 
 
 def test_what_is_not_found_there_is_no_missing_path(native: Play) -> None:
     told = {"error": {"message": "Conversation with id 'conv_x' not found.", "code": None}}
-    refused = Says(status=404, body=json.dumps(told).encode())
+    refused = ScriptedReply(status=404, body=json.dumps(told).encode())
 
-    for user in (ASKED, "Hello!"):
+    for user in (SEARCH_QUESTION, "Hello!"):
         got = native(refused, user=user)
         assert (got.status, got.message) == (404, told["error"]["message"])
-    assert native(Says("Hi."), previous_response_id="resp_1").text == "Hi."
+    assert native(ScriptedReply("Hi."), previous_response_id="resp_1").text == "Hi."
 
 
 def test_a_refusal_is_one(chat: Play, base: str) -> None:
-    body = {"model": chat.model, "input": ASKED}
-    chat.upstream.plays(chat.model, Says(extra={"refusal": "No."}))
+    body = {"model": chat.model, "input": SEARCH_QUESTION}
+    chat.upstream.plays(chat.model, ScriptedReply(extra={"refusal": "No."}))
     whole = httpx2.post(f"{base}/responses", json=body).json()
     assert whole["output"][0]["content"] == [{"type": "refusal", "refusal": "No."}]
-    chat.upstream.plays(chat.model, Says(deltas=[{"refusal": "N"}, {"refusal": "o."}]))
+    chat.upstream.plays(chat.model, ScriptedReply(deltas=[{"refusal": "N"}, {"refusal": "o."}]))
     stream = httpx2.post(f"{base}/responses", json={**body, "stream": True})
     assert "response.refusal.done" in stream.text and '"refusal": "No."' in stream.text
 
 
 def test_words_between_calls(chat: Play) -> None:
     chat(
-        Says("Hi."),
+        ScriptedReply("Hi."),
         user=[
             {"role": "user", "content": "Go"},
             {"type": "function_call", "call_id": "a", "name": "mine", "arguments": "{}"},

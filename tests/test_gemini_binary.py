@@ -8,12 +8,12 @@ import pytest
 
 from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.providers.gemini.binary import find_gemini
-from tests.support.binaries import executable, official
+from tests.support.binaries import install_official_cli, make_executable
 
 
 def test_path_comes_first(tmp_path: Path) -> None:
-    expected = executable(tmp_path / "on-path/gemini")
-    executable(tmp_path / ".volta/bin/gemini")
+    expected = make_executable(tmp_path / "on-path/gemini")
+    make_executable(tmp_path / ".volta/bin/gemini")
 
     found = find_gemini("gemini", {"PATH": str(expected.parent), "HOME": str(tmp_path)})
 
@@ -35,14 +35,14 @@ def test_path_comes_first(tmp_path: Path) -> None:
     ],
 )
 def test_places_that_desktop_apps_miss_are_looked_at(tmp_path: Path, place: str) -> None:
-    expected = executable(tmp_path / place / "gemini-test")
+    expected = make_executable(tmp_path / place / "gemini-test")
 
     assert find_gemini("gemini-test", {"PATH": "/usr/bin", "HOME": str(tmp_path)}).path == expected
 
 
 def test_of_several_node_versions_the_newest_counts(tmp_path: Path) -> None:
     for version in ("v9.9.9", "v22.10.0", "v22.9.0"):
-        executable(tmp_path / f".nvm/versions/node/{version}/bin/gemini-test")
+        make_executable(tmp_path / f".nvm/versions/node/{version}/bin/gemini-test")
 
     found = find_gemini("gemini-test", {"PATH": "", "HOME": str(tmp_path)})
 
@@ -50,7 +50,7 @@ def test_of_several_node_versions_the_newest_counts(tmp_path: Path) -> None:
 
 
 def test_a_managers_own_variable_counts(tmp_path: Path) -> None:
-    expected = executable(tmp_path / "elsewhere/bin/gemini-test")
+    expected = make_executable(tmp_path / "elsewhere/bin/gemini-test")
 
     found = find_gemini(
         "gemini-test", {"PATH": "", "HOME": "/nowhere", "VOLTA_HOME": str(tmp_path / "elsewhere")}
@@ -60,7 +60,7 @@ def test_a_managers_own_variable_counts(tmp_path: Path) -> None:
 
 
 def test_an_official_cli_is_recognised_by_its_package(tmp_path: Path) -> None:
-    found = find_gemini(str(official(tmp_path, "0.61.0")), {})
+    found = find_gemini(str(install_official_cli(tmp_path, "0.61.0")), {})
 
     assert (found.is_official, found.version) == (True, "0.61.0")
 
@@ -68,19 +68,19 @@ def test_an_official_cli_is_recognised_by_its_package(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["0.39.0", "0.9.9", "0.39.0-preview.1"])
 def test_an_old_official_cli_is_refused_with_an_upgrade(tmp_path: Path, version: str) -> None:
     with pytest.raises(CliNotFound, match=r"too old: 0\.39\.1") as caught:
-        find_gemini(str(official(tmp_path, version)), {})
+        find_gemini(str(install_official_cli(tmp_path, version)), {})
 
     assert "@google/gemini-cli@latest" in caught.value.next_step
 
 
 @pytest.mark.parametrize("version", ["0.39.1", "0.61.0-nightly.20260801", "1.0"])
 def test_a_new_enough_one_is_taken(tmp_path: Path, version: str) -> None:
-    assert find_gemini(str(official(tmp_path, version)), {}).version == version
+    assert find_gemini(str(install_official_cli(tmp_path, version)), {}).version == version
 
 
 @pytest.mark.parametrize("path", ["/nowhere/gemini", "~no-such-user/gemini", "/" + "x" * 5000])
 def test_a_path_without_a_file_is_named(path: str) -> None:
-    with pytest.raises(CliNotFound, match="There is no file"):
+    with pytest.raises(CliNotFound, match="does not exist or is not a regular file"):
         find_gemini(path, {})
 
 
@@ -105,7 +105,7 @@ shim(process.argv[2], process.argv[3]).catch((error) => { console.error(error); 
 @pytest.mark.skipif(not shutil.which("npm"), reason="npm writes the shims")
 @pytest.mark.parametrize("node", [True, False])
 def test_npms_shims_on_windows_are_seen_through(tmp_path: Path, node: bool) -> None:
-    script = official(tmp_path / "npm", "0.61.0").resolve()
+    script = install_official_cli(tmp_path / "npm", "0.61.0").resolve()
     listed = ["npm", "root", "--global"]
     modules = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.strip()
     shim = tmp_path / "npm" / "gemini"
@@ -122,7 +122,7 @@ def test_npms_shims_on_windows_are_seen_through(tmp_path: Path, node: bool) -> N
 
 
 def test_a_batch_file_that_is_no_shim_is_somebody_elses(tmp_path: Path) -> None:
-    path = executable(tmp_path / "gemini.cmd")
+    path = make_executable(tmp_path / "gemini.cmd")
 
     found = find_gemini(str(path), {"PATH": ""})
 

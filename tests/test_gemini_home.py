@@ -17,7 +17,7 @@ from gemini_cli_mcp.providers.gemini.home import (
     prepare_home,
 )
 from gemini_cli_mcp.workspace import Workspace
-from tests.support import Stub, report
+from tests.support import Stub, model_answer
 
 SEARCH = Profile("search", ("google_web_search", "web_fetch"), None)
 
@@ -98,7 +98,7 @@ async def test_an_env_file_without_a_key_gives_way_to_the_login(stub: Stub) -> N
     (folder / ".env").write_text("GOOGLE_CLOUD_PROJECT=p")
     (folder / "oauth_creds.json").write_text("{}")
     no_key = {"exit_code": 41, "stderr": "Please set an Auth method"}
-    stub.plays(no_key, no_key, {"text": report()})
+    stub.plays(no_key, no_key, {"text": model_answer()})
 
     result = await stub.search()
 
@@ -114,7 +114,7 @@ async def test_a_refused_key_does_not_give_way_to_an_old_login(stub: Stub) -> No
     (folder / "oauth_creds.json").write_text("{}")
     stub.plays_scenario("bad-key,consumer-login")
 
-    with pytest.raises(NotSignedIn, match="its key was refused"):
+    with pytest.raises(NotSignedIn, match="its key was rejected"):
         await stub.search()
 
 

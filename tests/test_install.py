@@ -13,8 +13,8 @@ from gemini_cli_mcp.cli import install as install_module
 from gemini_cli_mcp.cli.install import BACKUP_SUFFIX, CLIENTS, SERVER_NAME, config_file
 from gemini_cli_mcp.providers.gemini import binary
 from tests.support import STUB, Stub
-from tests.support.binaries import executable
-from tests.support.terminal import run
+from tests.support.binaries import make_executable
+from tests.support.cli import run_command
 
 FILES = {
     "claude-desktop": ".config/Claude/claude_desktop_config.json",
@@ -27,7 +27,7 @@ clients = pytest.mark.parametrize("client", FILES)
 
 
 def install(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(stub, "install", *arguments)
+    return run_command(stub, "install", *arguments)
 
 
 def entry(stub: Stub, client: str) -> dict[str, Any]:
@@ -142,13 +142,13 @@ def test_a_node_that_desktop_apps_do_not_see_comes_along(
     stub: Stub, mocker: MockerFixture, seen: bool
 ) -> None:
     """What they see differs from machine to machine, so theirs stands for it."""
-    node, system = executable(stub.home / "somewhere/node"), stub.home / "system"
-    gemini = executable(stub.home / "elsewhere/gemini")
+    node, system = make_executable(stub.home / "somewhere/node"), stub.home / "system"
+    gemini = make_executable(stub.home / "elsewhere/gemini")
     stub.environ |= {"PATH": str(node.parent), "GEMINI_MCP_CLI_PATH": str(gemini)}
     for module in (binary, install_module):
         mocker.patch.object(module, "DESKTOP_APP_PATH", str(system))
     if seen:
-        executable(system / "node")
+        make_executable(system / "node")
 
     install(stub, "cursor")
 

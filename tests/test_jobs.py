@@ -24,8 +24,18 @@ from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.server.pagination import MAX_RESULT_TOKENS, estimate_tokens, paginate
 from gemini_cli_mcp.types import ProgressCallback
-from tests.support import QUESTION, REDIRECT, Clock, Result, Stub, Turn, eventually, found, report
-from tests.support.server import connected, in_process
+from tests.support import (
+    QUESTION,
+    REDIRECT,
+    Clock,
+    Result,
+    Stub,
+    Turn,
+    eventually,
+    model_answer,
+    search_with_sources,
+)
+from tests.support.mcp_server import in_process_client, stdio_client
 
 DRAFT = "The sky is blue, a draft says."
 PROVED = "The sky is blue, and that is proved."
@@ -34,16 +44,16 @@ PROVED = "The sky is blue, and that is proved."
 def deep(*turns: Turn, text: str = DRAFT, **more: object) -> Turn:
     """A deep search whose rounds after the first play these turns."""
     return {
-        "text": report(text),
-        "searches": [found("sky", "nasa")],
+        "text": model_answer(text),
+        "searches": [search_with_sources("sky", "nasa")],
         "rounds": list(turns) or [proved()],
         **more,
     }
 
 
 def proved(text: str = PROVED, **more: object) -> Turn:
-    searches = [found("no sky", "esa")]
-    return {"text": report(text, verified=True), "searches": searches, **more}
+    searches = [search_with_sources("no sky", "esa")]
+    return {"text": model_answer(text, verified=True), "searches": searches, **more}
 
 
 HANGING: Turn = {"hang": "start"}
@@ -66,7 +76,7 @@ def payload(result: CallToolResult) -> Result:
 async def test_a_job_is_handed_back_polled_and_finished(stub: Stub) -> None:
     stub.plays(deep(proved(gate=True)))
 
-    async with connected(stub) as client:
+    async with stdio_client(stub) as client:
         running = await call(client, "deep_search", query=QUESTION, wait_seconds=0.1)
         stub.open_gate()
         done = await call(client, "deep_search_result", job_id=running["job_id"])
@@ -85,7 +95,7 @@ async def test_a_job_is_handed_back_polled_and_finished(stub: Stub) -> None:
 async def test_a_search_that_is_done_in_time_is_not_handed_back(stub: Stub) -> None:
     stub.plays(deep())
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         done = await call(client, "deep_search", query=QUESTION)
 
     assert (done["status"], done["verified"]) == ("done", True)
@@ -94,7 +104,7 @@ async def test_a_search_that_is_done_in_time_is_not_handed_back(stub: Stub) -> N
 async def test_while_it_runs_the_result_carries_the_draft(stub: Stub) -> None:
     stub.plays(deep(HANGING))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         first = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         await eventually(lambda: len(stub.runs) == 2)
         second = await call(client, "deep_search_result", job_id=first["job_id"], wait_seconds=0.1)
@@ -108,7 +118,7 @@ async def test_while_it_runs_the_result_carries_the_draft(stub: Stub) -> None:
 async def test_a_long_draft_says_that_it_is_cut(stub: Stub) -> None:
     stub.plays(deep(HANGING, text=LONG))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         first = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         await eventually(lambda: len(stub.runs) == 2)
         asked = {"job_id": first["job_id"], "wait_seconds": 0}
@@ -122,7 +132,7 @@ async def test_a_long_draft_says_that_it_is_cut(stub: Stub) -> None:
 async def test_before_there_is_a_draft_the_result_has_none(stub: Stub) -> None:
     stub.plays(HANGING)
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         first = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         second = await call(client, "deep_search_result", job_id=first["job_id"], wait_seconds=0)
 
@@ -133,7 +143,7 @@ async def test_before_there_is_a_draft_the_result_has_none(stub: Stub) -> None:
 async def test_a_cancel_in_a_later_round_returns_the_draft(stub: Stub) -> None:
     stub.plays(deep(HANGING))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         job = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         await eventually(lambda: len(stub.runs) == 2)
         done = await call(client, "deep_search_cancel", job_id=job["job_id"])
@@ -141,25 +151,25 @@ async def test_a_cancel_in_a_later_round_returns_the_draft(stub: Stub) -> None:
 
     assert done == again
     assert (done["result"], done["metadata"]["stop_reason"]) == (DRAFT, "cancelled")
-    assert stub.alive() == []
+    assert stub.live_pids() == []
 
 
 async def test_a_cancel_in_the_first_round_is_an_error(stub: Stub) -> None:
     stub.plays(HANGING)
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         job = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         await eventually(lambda: len(stub.runs) == 1)
         done = await call(client, "deep_search_cancel", job_id=job["job_id"])
 
     assert done["error"]["code"] == "CANCELLED"
-    assert stub.alive() == []
+    assert stub.live_pids() == []
 
 
 async def test_a_cancel_of_what_is_done_returns_it(stub: Stub) -> None:
     stub.plays(deep())
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         done = await call(client, "deep_search", query=QUESTION)
         cancelled = await call(client, "deep_search_cancel", job_id=done["job_id"])
 
@@ -169,7 +179,7 @@ async def test_a_cancel_of_what_is_done_returns_it(stub: Stub) -> None:
 async def test_a_failed_job_tells_its_error_again(stub: Stub) -> None:
     stub.plays_scenario("no-sign-in")
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         job = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         first = await call(client, "deep_search_result", job_id=job["job_id"])
         second = await call(client, "deep_search_result", job_id=job["job_id"])
@@ -181,12 +191,12 @@ async def test_a_failed_job_tells_its_error_again(stub: Stub) -> None:
 async def test_two_jobs_run_side_by_side(stub: Stub) -> None:
     stub.plays(deep(gate=True))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         ids = [
             (await call(client, "deep_search", query=query, wait_seconds=0))["job_id"]
             for query in ("one", "two")
         ]
-        await eventually(lambda: len(stub.alive()) == 2)
+        await eventually(lambda: len(stub.live_pids()) == 2)
         await call(client, "deep_search_cancel", job_id=ids[0])
         stub.open_gate()
         other = await call(client, "deep_search_result", job_id=ids[1])
@@ -209,7 +219,7 @@ async def test_two_jobs_run_side_by_side(stub: Stub) -> None:
 async def test_an_unknown_job_is_an_error(
     stub: Stub, tool: str, arguments: dict[str, Any], code: str
 ) -> None:
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         error = (await call(client, tool, **arguments))["error"]
 
     assert (error["code"], error["retryable"]) == (code, False)
@@ -219,14 +229,14 @@ async def test_an_unknown_job_is_an_error(
 async def test_a_huge_time_to_wait_is_as_long_as_it_takes(stub: Stub) -> None:
     stub.plays(deep())
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         done = await call(client, "deep_search", query=QUESTION, wait_seconds=10**400)
 
     assert done["verified"] is True
 
 
 async def test_only_the_tool_that_ends_something_says_so(stub: Stub) -> None:
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         tools = (await client.list_tools()).tools
 
     hints = {tool.name: tool.annotations.read_only_hint for tool in tools if tool.annotations}
@@ -235,7 +245,7 @@ async def test_only_the_tool_that_ends_something_says_so(stub: Stub) -> None:
 
 @pytest.mark.parametrize("seconds", [-1, "soon", True, [1]])
 async def test_what_is_no_time_to_wait_is_refused(stub: Stub, seconds: object) -> None:
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         error = (await call(client, "deep_search", query=QUESTION, wait_seconds=seconds))["error"]
 
     assert error["code"] == "INVALID_INPUT"
@@ -246,7 +256,7 @@ async def test_what_is_no_time_to_wait_is_refused(stub: Stub, seconds: object) -
 async def test_what_is_no_place_in_the_report_is_refused(stub: Stub, offset: object) -> None:
     stub.plays(deep())
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         job = await call(client, "deep_search", query=QUESTION)
         asked = {"job_id": job["job_id"], "offset": offset}
         error = (await call(client, "deep_search_result", **asked))["error"]
@@ -324,7 +334,7 @@ async def test_an_expired_job_is_not_found(stub: Stub) -> None:
     stub.limits = Limits(job_ttl=0)
     stub.plays(deep())
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         done = await call(client, "deep_search", query=QUESTION)
         late = await call(client, "deep_search_result", job_id=done["job_id"])
 
@@ -334,7 +344,7 @@ async def test_an_expired_job_is_not_found(stub: Stub) -> None:
 async def test_a_client_that_times_out_does_not_end_the_job(stub: Stub) -> None:
     stub.plays(deep(proved(gate=True)))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         with pytest.raises(MCPError):
             await client.call_tool("deep_search", {"query": QUESTION}, read_timeout_seconds=0.2)
         stub.open_gate()
@@ -351,7 +361,7 @@ async def test_what_ended_unheard_is_handed_over_to_the_same_question(
     caplog.set_level("INFO")
     stub.plays(deep(proved(gate=True)))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         with pytest.raises(MCPError):
             await client.call_tool("deep_search", {"query": QUESTION}, read_timeout_seconds=0.2)
         stub.open_gate()
@@ -370,7 +380,7 @@ async def gives_up(client: Client, asked: dict[str, Any]) -> None:
         await client.call_tool("deep_search_result", asked, read_timeout_seconds=0.2)
 
 
-ENDED = "Nobody waits for a deep search any more"
+ENDED = "Cancelling abandoned deep search"
 
 
 async def test_a_cancelled_wait_does_not_end_a_job_that_is_polled(
@@ -379,10 +389,10 @@ async def test_a_cancelled_wait_does_not_end_a_job_that_is_polled(
     caplog.set_level("INFO")
     stub.plays(deep(HANGING))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         job = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         asked = {"job_id": job["job_id"], "wait_seconds": 100}
-        await eventually(lambda: stub.hanging)
+        await eventually(lambda: stub.hanging_pids)
         await gives_up(client, {"job_id": job["job_id"]})
         for _ in range(2):  # never 120 s without anybody
             await clock.skip_and_settle(80)
@@ -399,11 +409,11 @@ async def test_a_job_that_nobody_polls_after_a_cancelled_wait_is_ended(stub: Stu
     stub.limits = Limits(job_abandon_timeout=0.3)
     stub.plays(deep(HANGING))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         job = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         await eventually(lambda: len(stub.runs) == 2)
         await gives_up(client, {"job_id": job["job_id"]})
-        await eventually(lambda: not stub.alive())
+        await eventually(lambda: not stub.live_pids())
         done = await call(client, "deep_search_result", job_id=job["job_id"])
 
     assert (done["result"], done["metadata"]["stop_reason"]) == (DRAFT, "cancelled")
@@ -416,11 +426,11 @@ async def test_a_cancelled_wait_does_not_end_a_job_that_somebody_waits_for(
     stub.limits = Limits(job_abandon_timeout=20)
     stub.plays(deep(HANGING))
 
-    async with in_process(stub) as client, anyio.create_task_group() as tasks:
+    async with in_process_client(stub) as client, anyio.create_task_group() as tasks:
         job = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         asked = {"job_id": job["job_id"]}
         tasks.start_soon(client.call_tool, "deep_search_result", asked)  # it waits for 50 s
-        await eventually(lambda: stub.hanging)
+        await eventually(lambda: stub.hanging_pids)
         await gives_up(client, asked)
         await clock.skip_and_settle(25)
         assert ENDED not in caplog.text
@@ -464,11 +474,11 @@ async def test_only_a_job_that_runs_or_ended_well_unheard_is_handed_over() -> No
 async def test_a_client_that_leaves_ends_its_jobs(stub: Stub) -> None:
     stub.plays({**HANGING, "children": 1})
 
-    async with connected(stub) as client:
+    async with stdio_client(stub) as client:
         await call(client, "deep_search", query=QUESTION, wait_seconds=0)
-        await eventually(lambda: len(stub.alive()) == 2)
+        await eventually(lambda: len(stub.live_pids()) == 2)
 
-    await eventually(lambda: not stub.alive() and not stub.files_left())
+    await eventually(lambda: not stub.live_pids() and not stub.leftover_files())
 
 
 async def test_progress_grows_over_the_call_and_all_polls(stub: Stub) -> None:
@@ -478,7 +488,7 @@ async def test_progress_grows_over_the_call_and_all_polls(stub: Stub) -> None:
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, message or ""))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         first = await client.call_tool(
             "deep_search", {"query": QUESTION, "wait_seconds": 0.2}, progress_callback=note
         )
@@ -517,7 +527,7 @@ async def test_a_long_report_is_read_to_its_end_byte_for_byte(stub: Stub) -> Non
     stub.plays(deep(proved(LONG), text=LONG))
     assert len(LONG) > 300_000
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         result = await client.call_tool("deep_search", {"query": QUESTION})
         pages = [payload(result)]
         while "next_offset" in pages[-1]:
@@ -624,9 +634,9 @@ def test_paragraphs_may_end_with_carriage_returns() -> None:
 
 
 async def test_a_long_search_can_be_read_on_too(stub: Stub) -> None:
-    stub.plays({"text": report(LONG), "searches": [found("sky", "nasa")]})
+    stub.plays({"text": model_answer(LONG), "searches": [search_with_sources("sky", "nasa")]})
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         told = await call(client, "search", query=QUESTION)
         read = told["result"]
         while "next_offset" in told:
@@ -646,7 +656,7 @@ async def test_a_finished_report_is_a_resource_and_announced(stub: Stub, mode: s
         if isinstance(message, ResourceListChangedNotification):
             heard.append(message)
 
-    async with connected(stub, mode, message_handler=hear) as client:
+    async with stdio_client(stub, mode, message_handler=hear) as client:
         if mode == "auto":
             async with client.listen(resources_list_changed=True) as changes:
                 done = await call(client, "deep_search", query=QUESTION)
@@ -670,7 +680,7 @@ async def test_a_finished_report_is_a_resource_and_announced(stub: Stub, mode: s
 async def test_a_report_that_is_not_there_is_no_resource(stub: Stub) -> None:
     stub.plays(HANGING)
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         job = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         assert (await client.list_resources()).resources == []
         for uri in (f"report://{job['job_id']}", "report://x", "report://", "file:///etc/passwd"):
@@ -685,7 +695,7 @@ async def test_a_report_that_is_not_there_is_no_resource(stub: Stub) -> None:
 
 
 async def test_prompts_lead_through_the_tools(stub: Stub) -> None:
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         listed = (await client.list_prompts()).prompts
         research = await client.get_prompt("research", {"topic": "the sky {{claim}}"})
         check = await client.get_prompt("fact-check", {"claim": "The sky is green."})
@@ -708,7 +718,7 @@ async def test_known_clients_get_the_longest_wait_they_allow(
     stub.plays(deep(proved(gate=True)))
 
     info = Implementation(name=name, version="1")
-    async with in_process(stub, mode, client_info=info) as client:
+    async with in_process_client(stub, mode, client_info=info) as client:
         told = asyncio.ensure_future(call(client, "deep_search", query=QUESTION))
         await eventually(lambda: len(stub.runs) == 2)
         await clock.skip_and_settle(21)
@@ -720,7 +730,7 @@ async def test_a_client_with_a_hard_limit_gets_everything_by_polling(stub: Stub)
     stub.plays(deep(proved(LONG, delay=0.15), text=LONG, delay=0.15))
     limit = 10.0
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
 
         async def limited(tool: str, **arguments: object) -> Result:
             return payload(await client.call_tool(tool, arguments, read_timeout_seconds=limit))

@@ -9,9 +9,9 @@ import pytest
 
 from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.research.citation_gate import check_citations
-from gemini_cli_mcp.research.markdown_splitter import MarkdownParts
+from gemini_cli_mcp.research.markdown_splitter import MarkdownSplitter
 from gemini_cli_mcp.server.pagination import paginate
-from tests.support.link_fuzz import failures
+from tests.support.link_fuzz import find_failures
 from tests.support.markdown_fragments import REDIRECT, SEEN
 from tests.support.markdown_fuzz import ALLOWED, LEDGER, matrix, reports
 from tests.support.markdown_renderers import RENDERERS, MarkdownRenderers, needs_renderers
@@ -27,7 +27,7 @@ def renderers() -> Generator[MarkdownRenderers]:
 
 
 def check(texts: Iterable[str], renderers: MarkdownRenderers) -> None:
-    for failure in failures(texts, renderers):
+    for failure in find_failures(texts, renderers):
         raise AssertionError(str(failure))
 
 
@@ -113,11 +113,11 @@ def test_no_part_of_a_long_report_leaks_a_link(renderers: MarkdownRenderers) -> 
         if "next_offset" not in part:
             break
         offset = part["next_offset"]
-    parts = MarkdownParts(report)
+    parts = MarkdownSplitter(report)
     random = Random(1)
     for _ in range(25):  # a client may ask for any place
         start = random.randrange(len(report))
-        texts.append(parts.part(start, min(len(report), start + 3000)))
+        texts.append(parts.extract(start, min(len(report), start + 3000)))
 
     assert len(texts) > 27
     assert renderers.leaks(texts, ALLOWED) == []

@@ -17,12 +17,12 @@ from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.server.call_registry import CallRegistry
 from gemini_cli_mcp.workspace import Workspace
-from tests.support import Stub, Turn, command, found, report
-from tests.support.marks import representatives
-from tests.support.openai_clients import environment, running_gateway
-from tests.support.scripted_upstream import Says, ScriptedUpstream
+from tests.support import Stub, Turn, command, model_answer, search_with_sources
+from tests.support.matrix import representatives
+from tests.support.mcp_server import INITIALIZE_REQUEST, in_process_client, structured_result
+from tests.support.openai_clients import gateway_environment, running_gateway
+from tests.support.scripted_upstream import ScriptedReply, ScriptedUpstream
 from tests.support.scripted_upstream import search as searching
-from tests.support.server import HELLO, in_process, payload
 
 QUERY = "queryword why is the sky blue"
 ANSWER = "answerword"
@@ -30,7 +30,7 @@ MARKERS = ("queryword", ANSWER)
 SECRETS = {"MYSQL_PWD": "mysql-secret-1", "GITHUB_PAT": "github-secret-2"}
 ECHO = f"could not answer {QUERY}: {ANSWER}"
 FAILURES: dict[str, Turn] = {
-    "none": {"text": report(ANSWER), "searches": [found(QUERY, ANSWER)]},
+    "none": {"text": model_answer(ANSWER), "searches": [search_with_sources(QUERY, ANSWER)]},
     "an API error": {"exit_code": 1, "status": "error", "message": ECHO, "stderr": ECHO},
     "a rate limit": {"exit_code": 173, "status": "error", "message": f"{ECHO} retry after 1s"},
     "a quota": {"exit_code": 173, "status": "error", "message": f"{ECHO} daily quota"},
@@ -42,7 +42,10 @@ FAILURES: dict[str, Turn] = {
         "text": ECHO,
         "correction": {"exit_code": 1, "status": "error", "message": ECHO, "stderr": ECHO},
     },
-    "a failed search": {"text": report(ANSWER), "searches": [{"query": QUERY, "error": ECHO}]},
+    "a failed search": {
+        "text": model_answer(ANSWER),
+        "searches": [{"query": QUERY, "error": ECHO}],
+    },
     "a broken answer": {"text": ECHO, "cut": True},
     "a usage error": {"exit_code": 1, "stderr": f"Unknown argument: {ECHO}"},
 }
@@ -59,7 +62,7 @@ async def test_no_failure_of_any_tool_brings_words_into_the_log(
     stub.plays(FAILURES[failure])
     settings = stub.settings
     calls = CallRegistry(settings.secrets)
-    with stub.desk(settings) as desk:
+    with stub.researcher(settings) as desk:
         providers = ProviderRegistry(settings, Workspace(settings.config_dir), stub.environ)
         engines = WebSearch(settings, providers, stub.environ, desk.sleep)
         deep = DeepSearch(desk, settings, QUERY, 2)
@@ -80,7 +83,7 @@ def test_the_log_of_a_server_says_that_a_call_failed_and_not_what_was_asked(stub
     stub.environ |= {"GEMINI_MCP_LOG_LEVEL": "DEBUG", "GEMINI_MCP_MAX_CYCLES": "1"}
     stub.plays(FAILURES["a quota"])
     tools = ("search", "grounded_search", "web_search", "deep_search", QUERY)
-    frames = [HELLO, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
+    frames = [INITIALIZE_REQUEST, {"jsonrpc": "2.0", "method": "notifications/initialized"}]
     for number, name in enumerate(tools, 2):
         params = {"name": name, "arguments": {"query": QUERY}}
         frames.append({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
@@ -101,7 +104,7 @@ def test_the_log_of_a_server_says_that_a_call_failed_and_not_what_was_asked(stub
         log = server.stderr.read()
 
     assert QUERY in json.dumps(answers)
-    assert log.count("[ERROR] A call failed: QUOTA_EXHAUSTED") == 4
+    assert log.count("[ERROR] Tool call failed: QUOTA_EXHAUSTED") == 4
     assert not [marker for marker in MARKERS if marker in log]
 
 
@@ -109,9 +112,9 @@ def test_the_log_of_a_gateway_holds_no_words(
     upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("private")
-    environ = environment(folder, upstream) | {"GEMINI_MCP_LOG_LEVEL": "DEBUG"}
+    environ = gateway_environment(folder, upstream) | {"GEMINI_MCP_LOG_LEVEL": "DEBUG"}
     log: list[str] = []
-    upstream.plays("asks", Says(calls=[searching(QUERY)]), Says(ANSWER))
+    upstream.plays("asks", ScriptedReply(calls=[searching(QUERY)]), ScriptedReply(ANSWER))
     with running_gateway(environ, log=log) as base:
         for path, model in (("chat/completions", "asks"), ("chat/completions", QUERY)):
             body = {"model": model, "messages": [{"role": "user", "content": f"/search {QUERY}"}]}
@@ -127,7 +130,7 @@ async def test_the_cli_sees_what_is_allowed_and_what_the_user_adds(stub: Stub) -
     stub.environ |= {**SECRETS, "SESSION": "x", "ADDED_NAME": "added", "HTTPS_PROXY": "http://p:1"}
     stub.environ |= {"GEMINI_MCP_PASS_ENV": "ADDED_NAME, GEMINI_MCP_HTTP_TOKENS"}
     stub.environ |= {"GEMINI_MCP_HTTP_TOKENS": "some-token"}
-    stub.plays({"text": report()})
+    stub.plays({"text": model_answer()})
 
     await stub.search()
 
@@ -147,18 +150,18 @@ async def test_known_secrets_leave_in_nothing(stub: Stub, caplog: pytest.LogCapt
     async def note(progress: float, total: float | None, message: str | None) -> None:
         told.append(str(message))
 
-    async with in_process(stub) as client:
-        stub.plays({"text": report(words), "searches": [found(words, "nasa")]})
+    async with in_process_client(stub) as client:
+        stub.plays({"text": model_answer(words), "searches": [search_with_sources(words, "nasa")]})
         good = await client.call_tool("search", {"query": "x"}, progress_callback=note)
         deep = await client.call_tool("deep_search", {"query": "y", "max_iterations": 2})
-        uri = f"report://{payload(deep)['job_id']}"
+        uri = f"report://{structured_result(deep)['job_id']}"
         read = await client.read_resource(uri)
         stub.plays({"exit_code": 1, "status": "error", "message": words, "stderr": words})
         bad = await client.call_tool("search", {"query": "z"}, progress_callback=note)
 
     sent = [good, deep, read, bad]
     everything = "".join(each.model_dump_json() for each in sent) + "".join(told) + caplog.text
-    assert payload(good)["success"] and not payload(bad)["success"]
+    assert structured_result(good)["success"] and not structured_result(bad)["success"]
     assert "[redacted]" in everything
     for secret in SECRETS.values():
         assert secret not in everything
@@ -181,4 +184,4 @@ def test_pass_env_takes_names_alone(stub: Stub) -> None:
     done = subprocess.run(command("search", "x"), env=stub.environ, capture_output=True, text=True)
 
     assert done.returncode == 1
-    assert "GEMINI_MCP_PASS_ENV='GOOD,NOT=good': should be names of variables" in done.stderr
+    assert "GEMINI_MCP_PASS_ENV='GOOD,NOT=good': should be comma-separated" in done.stderr

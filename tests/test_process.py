@@ -52,7 +52,7 @@ async def test_output_comes_line_by_line_with_the_exit_code() -> None:
         "import sys; print('a\\n\\nb'); sys.stdout.write('end'); sys.exit(3)", lines=lines
     )
 
-    assert (completed.ended, completed.exit_code) == ("exited", 3)
+    assert (completed.end_reason, completed.exit_code) == ("exited", 3)
     assert lines == [b"a", b"", b"b", b"end"]
 
 
@@ -101,7 +101,7 @@ async def test_silence_ends_it(clock: Clock) -> None:
     clock.skip(30)
     completed = await call
 
-    assert (completed.ended, completed.exit_code) == ("idle", -15)
+    assert (completed.end_reason, completed.exit_code) == ("idle", -15)
 
 
 async def test_output_without_end_of_time_meets_the_deadline(clock: Clock) -> None:
@@ -117,7 +117,7 @@ async def test_output_without_end_of_time_meets_the_deadline(clock: Clock) -> No
     assert not call.done()
     clock.skip(20)
 
-    assert (await call).ended == "timeout"
+    assert (await call).end_reason == "timeout"
 
 
 async def test_output_without_end_is_cut_off() -> None:
@@ -125,7 +125,7 @@ async def test_output_without_end_is_cut_off() -> None:
 
     completed = await python("while True: print('x' * 1000)", lines=lines, max_stdout_bytes=1 << 20)
 
-    assert completed.ended == "output_limit"
+    assert completed.end_reason == "output_limit"
     assert sum(map(len, lines)) <= 1 << 20
 
 
@@ -157,7 +157,7 @@ async def test_a_grandchild_that_holds_the_pipes_does_not_outlive_it() -> None:
 
     completed = await python(code, lines=lines)
 
-    assert (completed.ended, completed.exit_code) == ("exited", 0)
+    assert (completed.end_reason, completed.exit_code) == ("exited", 0)
     await eventually(lambda: not is_alive(int(lines[0])))
 
 

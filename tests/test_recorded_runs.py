@@ -126,7 +126,7 @@ def test_a_damaged_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     record = read_and_delete_record(tmp_path, "abcdefgh-1")
 
     assert record is not None
-    assert record.searches == (RecordedSearch("", error="it did not finish"),)
+    assert record.searches == (RecordedSearch("", error="the call did not finish"),)
 
 
 def test_a_session_id_cannot_reach_other_files(tmp_path: Path) -> None:

@@ -22,7 +22,16 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.research.researcher import CYCLE_DELAYS
-from tests.support import QUESTION, REDIRECT, Clock, Stub, Turn, eventually, found, report
+from tests.support import (
+    QUESTION,
+    REDIRECT,
+    Clock,
+    Stub,
+    Turn,
+    eventually,
+    model_answer,
+    search_with_sources,
+)
 
 PROSE = "The sky is blue because short waves scatter more than long ones do."
 
@@ -30,8 +39,11 @@ PROSE = "The sky is blue because short waves scatter more than long ones do."
 async def test_a_good_answer_becomes_the_result(stub: Stub) -> None:
     stub.plays(
         {
-            "text": report("Blue."),
-            "searches": [found("blue sky", "nasa", "noaa"), found("again", "nasa")],
+            "text": model_answer("Blue."),
+            "searches": [
+                search_with_sources("blue sky", "nasa", "noaa"),
+                search_with_sources("again", "nasa"),
+            ],
         }
     )
 
@@ -64,7 +76,14 @@ async def test_the_object_is_found_wherever_it_stands(stub: Stub, scenario: str)
 
 
 async def test_the_last_object_that_fits_wins(stub: Stub) -> None:
-    stub.plays({"text": report("Draft.") + " I looked again: " + report("Final.") + ' {"x": 1}'})
+    stub.plays(
+        {
+            "text": model_answer("Draft.")
+            + " I looked again: "
+            + model_answer("Final.")
+            + ' {"x": 1}'
+        }
+    )
 
     assert (await stub.search())["result"] == "Final."
 
@@ -97,7 +116,10 @@ async def test_a_report_that_breaks_off_is_kept_and_marked(stub: Stub) -> None:
 async def test_prose_is_corrected_by_a_run_that_reads_it(stub: Stub) -> None:
     stub.environ["GEMINI_MODEL"] = "main-model"
     stub.environ["GEMINI_CORRECTION_MODEL"] = "correction-model"
-    stub.plays({"text": PROSE, "searches": [found("blue sky", "nasa")]}, {"text": report(PROSE)})
+    stub.plays(
+        {"text": PROSE, "searches": [search_with_sources("blue sky", "nasa")]},
+        {"text": model_answer(PROSE)},
+    )
 
     result = await stub.search()
 
@@ -113,7 +135,7 @@ async def test_prose_is_corrected_by_a_run_that_reads_it(stub: Stub) -> None:
     assert content == PROSE
     assert f"{correction['cwd']}/{name}" in correction["prompt"]
     assert '"success": true' in correction["prompt"]
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []
 
 
 async def test_the_file_of_a_correction_is_private(stub: Stub) -> None:
@@ -123,7 +145,7 @@ async def test_the_file_of_a_correction_is_private(stub: Stub) -> None:
         for path in stub.config_dir.rglob("temp-invalid-output-*.txt"):
             modes.extend(stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent))
 
-    stub.plays({"text": PROSE}, {"text": report(PROSE)})
+    stub.plays({"text": PROSE}, {"text": model_answer(PROSE)})
 
     await stub.search(progress=look)
 
@@ -140,7 +162,7 @@ async def test_a_correction_with_new_words_is_reported(
     stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
     stub.plays(
-        {"text": PROSE}, {"text": report("The sky is blue, and dragons guard it jealously.")}
+        {"text": PROSE}, {"text": model_answer("The sky is blue, and dragons guard it jealously.")}
     )
 
     result = await stub.search()
@@ -161,7 +183,7 @@ async def test_a_hopeless_answer_takes_all_cycles_with_their_waits(
     assert stub.waits == [1, 2, 5, 5]
     assert len(stub.runs) == 10
     assert caplog.text.count("JSON correction failed") == 5
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []
 
 
 async def test_by_default_there_are_three_cycles(stub: Stub) -> None:
@@ -174,7 +196,7 @@ async def test_by_default_there_are_three_cycles(stub: Stub) -> None:
 
 
 async def test_the_first_wait_is_really_waited(stub: Stub) -> None:
-    stub.plays({"status": "error", "message": "500", "exit_code": 244}, {"text": report()})
+    stub.plays({"status": "error", "message": "500", "exit_code": 244}, {"text": model_answer()})
 
     result = await stub.search(sleep=anyio.sleep)
 
@@ -182,13 +204,13 @@ async def test_the_first_wait_is_really_waited(stub: Stub) -> None:
 
 
 async def test_a_later_cycle_may_succeed_and_all_usage_counts(stub: Stub) -> None:
-    stub.plays({"text": PROSE}, {"text": "no"}, {"text": report()})
+    stub.plays({"text": PROSE}, {"text": "no"}, {"text": model_answer()})
 
     result = await stub.search()
 
     assert (result["metadata"]["cycles"], stub.waits) == (2, [1])
     assert result["metadata"]["usage"]["output_tokens"] == sum(
-        len(text) // 4 for text in (PROSE, "no", report())
+        len(text) // 4 for text in (PROSE, "no", model_answer())
     )
 
 
@@ -266,7 +288,7 @@ async def test_an_exhausted_quota_in_the_correction_is_named(
         ("untrusted-folder", "EXECUTION_ERROR"),
         ("empty", "EXECUTION_ERROR"),
         ("cut", "EXECUTION_ERROR"),
-        ("output_limit", "EXECUTION_ERROR"),
+        ("flood", "EXECUTION_ERROR"),
     ],
 )
 async def test_each_failure_has_its_code_and_a_next_step(
@@ -298,13 +320,13 @@ async def test_a_hanging_cli_is_a_timeout_and_leaves_nothing(stub: Stub, clock: 
     stub.environ["GEMINI_MCP_TIMEOUT"] = "50"
     stub.plays_scenario("hang-in-search")
     call = asyncio.ensure_future(stub.search())
-    await eventually(lambda: stub.hanging)
+    await eventually(lambda: stub.hanging_pids)
 
     clock.skip(50)
     with pytest.raises(TimedOut, match="within 50 s"):
         await call
 
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []
 
 
 async def test_failed_searches_are_not_passed_off_as_research(stub: Stub) -> None:
@@ -324,7 +346,13 @@ async def test_an_answer_without_a_search_is_not_grounded(stub: Stub) -> None:
 
 
 async def test_without_a_record_the_events_tell_the_queries(stub: Stub) -> None:
-    stub.plays({"text": report(), "searches": [found("blue sky", "nasa")], "record": False})
+    stub.plays(
+        {
+            "text": model_answer(),
+            "searches": [search_with_sources("blue sky", "nasa")],
+            "record": False,
+        }
+    )
 
     metadata = (await stub.search())["metadata"]
 
@@ -335,7 +363,7 @@ async def test_without_a_record_the_events_tell_the_queries(stub: Stub) -> None:
 
 async def test_plain_text_is_an_answer_and_the_model_is_believed(stub: Stub) -> None:
     told = {"sources_visited": ["https://nasa.gov", 7], "search_queries_used": ["blue", "blue"]}
-    stub.plays({"text": "Loading...\n" + report(metadata=told), "format": "text"})
+    stub.plays({"text": "Loading...\n" + model_answer(metadata=told), "format": "text"})
 
     metadata = (await stub.search())["metadata"]
 
@@ -347,7 +375,7 @@ async def test_plain_text_is_an_answer_and_the_model_is_believed(stub: Stub) -> 
 
 async def test_a_cli_that_knows_no_flags_is_run_once_more_and_remembered(stub: Stub) -> None:
     stub.environ["GEMINI_MODEL"] = "some-model"
-    stub.plays({"text": PROSE, "strict": True, "correction": {"text": report(PROSE)}})
+    stub.plays({"text": PROSE, "strict": True, "correction": {"text": model_answer(PROSE)}})
 
     result = await stub.search()
 
@@ -359,7 +387,7 @@ async def test_a_cli_that_knows_no_flags_is_run_once_more_and_remembered(stub: S
 
 async def test_the_model_is_passed_exactly_as_configured(stub: Stub) -> None:
     stub.environ["GEMINI_MODEL"] = "flash"
-    stub.plays({"text": report(), "model": "gemini-9-flash"})
+    stub.plays({"text": model_answer(), "model": "gemini-9-flash"})
 
     result = await stub.search()
 
@@ -370,7 +398,7 @@ async def test_the_model_is_passed_exactly_as_configured(stub: Stub) -> None:
 async def test_without_a_configured_model_no_flag_is_passed_and_the_real_one_is_told(
     stub: Stub,
 ) -> None:
-    stub.plays({"text": report(), "model": "gemini-9-flash"})
+    stub.plays({"text": model_answer(), "model": "gemini-9-flash"})
 
     result = await stub.search()
 
@@ -382,7 +410,7 @@ async def test_the_prompt_has_the_question_byte_for_byte(stub: Stub) -> None:
     query = (
         "{{query}} {{date}} {0} %s $HOME `id` @/etc/passwd /help !ls --yolo \u202e \U0001f600 空"
     )
-    stub.plays({"text": report()})
+    stub.plays({"text": model_answer()})
 
     result = await stub.search(query)
 
@@ -416,14 +444,14 @@ async def test_a_query_that_is_none_is_refused_before_any_run(
 
 
 async def test_the_longest_query_is_taken(stub: Stub) -> None:
-    stub.plays({"text": report()})
+    stub.plays({"text": model_answer()})
 
     assert (await stub.search("x" * 10_000))["success"]
 
 
 async def test_the_child_knows_no_foreign_secret(stub: Stub) -> None:
     stub.environ |= {"OTHER_API_KEY": "foreign", "MY_TOKEN": "foreign", "GEMINI_API_KEY": "own"}
-    stub.plays({"text": report()})
+    stub.plays({"text": model_answer()})
 
     await stub.search()
 
@@ -461,7 +489,7 @@ async def test_a_place_for_corrections_that_cannot_be_used_is_named(
             blocked.extend(stub.config_dir.glob("servers/*/search-auto"))
             (blocked[0].parent / "corrections").write_text("in the way")
 
-    stub.plays({"text": PROSE}, {"text": report()})
+    stub.plays({"text": PROSE}, {"text": model_answer()})
 
     with pytest.raises(ConfigError, match="servers"):
         await stub.search(progress=block)
@@ -472,8 +500,8 @@ async def test_a_place_for_corrections_that_cannot_be_used_is_named(
 async def test_progress_tells_what_is_going_on(stub: Stub) -> None:
     stub.plays(
         {
-            "text": report(),
-            "searches": [found("blue  sky\n" + "x" * 100)],
+            "text": model_answer(),
+            "searches": [search_with_sources("blue  sky\n" + "x" * 100)],
             "fetches": ["https://a.org/b"],
         }
     )
@@ -523,7 +551,9 @@ async def test_what_was_searched_for_is_not_taken_for_the_failure(stub: Stub, tu
 
 
 async def test_plain_text_may_hold_lines_that_look_like_events(stub: Stub) -> None:
-    stub.plays({"text": '{"type": "init"}\n' + report("Blue.", type="report"), "format": "text"})
+    stub.plays(
+        {"text": '{"type": "init"}\n' + model_answer("Blue.", type="report"), "format": "text"}
+    )
 
     assert (await stub.search())["result"] == "Blue."
 
@@ -539,7 +569,9 @@ async def test_a_refusal_without_a_report_is_no_reason_for_a_correction(stub: St
 
 
 async def test_sources_survive_strange_line_separators(stub: Stub) -> None:
-    stub.plays({"text": report(), "searches": [found("blue\u2028sky\u0085", "nasa")]})
+    stub.plays(
+        {"text": model_answer(), "searches": [search_with_sources("blue\u2028sky\u0085", "nasa")]}
+    )
 
     assert (await stub.search())["metadata"]["sources_visited"] == [REDIRECT + "nasa"]
 

@@ -23,24 +23,34 @@ from tests.support import (
     Turn,
     command,
     eventually,
-    found,
     is_alive,
-    parent,
-    report,
+    model_answer,
+    parent_pid,
+    search_with_sources,
 )
-from tests.support.server import DEEP_SEARCH, HELLO, SEARCH, connected, in_process, payload, start
+from tests.support.mcp_server import (
+    DEEP_SEARCH_FRAMES,
+    INITIALIZE_REQUEST,
+    SEARCH_FRAMES,
+    in_process_client,
+    start_server,
+    stdio_client,
+    structured_result,
+)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_client_lists_the_tool_and_gets_a_report(stub: Stub, mode: str) -> None:
-    stub.plays({"text": report("Blue."), "searches": [found("blue sky", "nasa")]})
+    stub.plays(
+        {"text": model_answer("Blue."), "searches": [search_with_sources("blue sky", "nasa")]}
+    )
 
-    async with connected(stub, mode) as client:
+    async with stdio_client(stub, mode) as client:
         assert "`search`" in (client.instructions or "")
         tool, *_ = (await client.list_tools()).tools
         result = await client.call_tool("search", {"query": QUESTION})
 
-    answer = payload(result)
+    answer = structured_result(result)
     assert not result.is_error
     assert (answer["success"], answer["result"]) == (True, "Blue.")
     assert answer["metadata"]["sources_visited"] == [REDIRECT + "nasa"]
@@ -54,20 +64,20 @@ async def test_a_client_lists_the_tool_and_gets_a_report(stub: Stub, mode: str) 
 
 
 async def test_the_list_of_tools_is_small(stub: Stub) -> None:
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         listed = await client.list_tools()
 
     assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) < 12_000
 
 
 async def test_progress_comes_in_order_and_in_words(stub: Stub) -> None:
-    stub.plays({"text": report(), "searches": [found("blue sky", "nasa")]})
+    stub.plays({"text": model_answer(), "searches": [search_with_sources("blue sky", "nasa")]})
     seen: list[tuple[float, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, message))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
 
     assert [number for number, _ in seen] == [1, 2, 3, 4]
@@ -82,11 +92,11 @@ async def test_progress_comes_in_order_and_in_words(stub: Stub) -> None:
 async def test_an_error_is_a_result_with_code_and_hint(stub: Stub) -> None:
     stub.plays_scenario("no-sign-in")
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         tool, *_ = (await client.list_tools()).tools
         result = await client.call_tool("search", {"query": QUESTION})
 
-    error = payload(result)["error"]
+    error = structured_result(result)["error"]
     assert result.is_error
     assert error["code"] == "AUTH_ERROR"
     assert error["retryable"] is False
@@ -111,19 +121,19 @@ async def test_an_error_is_a_result_with_code_and_hint(stub: Stub) -> None:
 async def test_bad_arguments_are_answered_in_our_own_words(
     stub: Stub, arguments: dict[str, Any]
 ) -> None:
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         result = await client.call_tool("search", arguments)
 
-    error = payload(result)["error"]
+    error = structured_result(result)["error"]
     assert (result.is_error, error["code"]) == (True, "INVALID_INPUT")
     assert "pydantic" not in json.dumps(error)
     assert stub.runs == []
 
 
 async def test_an_unknown_tool_is_an_error_and_the_server_goes_on(stub: Stub) -> None:
-    stub.plays({"text": report()})
+    stub.plays({"text": model_answer()})
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         unknown = await client.call_tool("no_such_tool", {})
         known = await client.call_tool("search", {"query": QUESTION})
 
@@ -133,13 +143,13 @@ async def test_an_unknown_tool_is_an_error_and_the_server_goes_on(stub: Stub) ->
 
 async def test_hostile_characters_do_not_end_the_server(stub: Stub) -> None:
     hostile = '{"success": true, "report": "a\\ud800b\\u0000\\u001b[2J"}'
-    stub.plays({"text": hostile}, {"text": report()})
+    stub.plays({"text": hostile}, {"text": model_answer()})
 
-    async with connected(stub) as client:
+    async with stdio_client(stub) as client:
         first = await client.call_tool("search", {"query": QUESTION})
         second = await client.call_tool("search", {"query": QUESTION})
 
-    assert payload(first)["result"] == "a\ufffdb\ufffd\ufffd[2J"
+    assert structured_result(first)["result"] == "a\ufffdb\ufffd\ufffd[2J"
     assert not second.is_error
 
 
@@ -153,7 +163,7 @@ def test_nothing_goes_out_that_a_transport_cannot_encode() -> None:
 async def test_a_cancelled_call_ends_the_cli_and_the_server_goes_on(stub: Stub) -> None:
     stub.plays_scenario("hang-in-search,good")
 
-    async with connected(stub) as client:
+    async with stdio_client(stub) as client:
         async with anyio.create_task_group() as tasks:
 
             async def call() -> None:
@@ -169,24 +179,31 @@ async def test_a_cancelled_call_ends_the_cli_and_the_server_goes_on(stub: Stub) 
 
 def deep(*turns: Turn) -> Turn:
     """A deep search whose rounds after the first play these turns."""
-    return {"text": report("Draft."), "searches": [found("sky", "nasa")], "rounds": list(turns)}
+    return {
+        "text": model_answer("Draft."),
+        "searches": [search_with_sources("sky", "nasa")],
+        "rounds": list(turns),
+    }
 
 
 async def test_a_deep_search_tells_its_rounds_through_a_client(stub: Stub) -> None:
-    proved = {"text": report("Proved.", verified=True), "searches": [found("no sky", "esa")]}
+    proved = {
+        "text": model_answer("Proved.", verified=True),
+        "searches": [search_with_sources("no sky", "esa")],
+    }
     stub.plays(deep(proved))
     seen: list[tuple[float, str]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, message or ""))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         _, tool, *_ = (await client.list_tools()).tools
         result = await client.call_tool(
             "deep_search", {"query": QUESTION, "max_iterations": 3}, progress_callback=note
         )
 
-    answer = payload(result)
+    answer = structured_result(result)
     assert (answer["result"], answer["verified"]) == ("Proved.", True)
     assert tool.output_schema is not None
     jsonschema.validate(answer, tool.output_schema)
@@ -199,11 +216,15 @@ async def test_a_deep_search_tells_its_rounds_through_a_client(stub: Stub) -> No
 
 
 async def test_a_deep_search_fails_in_our_own_words(stub: Stub) -> None:
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         bad = await client.call_tool("deep_search", {"query": QUESTION, "max_iterations": "many"})
         blank = await client.call_tool("deep_search", {"query": ""})
 
-    assert payload(bad)["error"]["code"] == payload(blank)["error"]["code"] == "INVALID_INPUT"
+    assert (
+        structured_result(bad)["error"]["code"]
+        == structured_result(blank)["error"]["code"]
+        == "INVALID_INPUT"
+    )
     assert stub.runs == []
 
 
@@ -211,21 +232,24 @@ async def test_a_deep_search_fails_in_our_own_words(stub: Stub) -> None:
 def test_a_server_killed_in_the_third_round_leaves_nothing(
     stub: Stub, number: signal.Signals
 ) -> None:
-    stub.plays(deep({"text": report("Draft.")}, {"hang": "start", "children": 1}))
+    stub.plays(deep({"text": model_answer("Draft.")}, {"hang": "start", "children": 1}))
 
-    with start(stub, *DEEP_SEARCH) as server:
-        anyio.run(eventually, lambda: len(stub.runs) == 3 and len(stub.alive()) == 2)
+    with start_server(stub, *DEEP_SEARCH_FRAMES) as server:
+        anyio.run(eventually, lambda: len(stub.runs) == 3 and len(stub.live_pids()) == 2)
         server.send_signal(number)
-        anyio.run(eventually, lambda: not stub.alive() and not stub.files_left())
+        anyio.run(eventually, lambda: not stub.live_pids() and not stub.leftover_files())
 
 
 def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None:
     stub.environ["DEEP_SEARCH_MAX_ITERATIONS"] = "3"
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
-    proved = {"text": report("Proved.", verified=True), "searches": [found("no sky", "esa")]}
+    proved = {
+        "text": model_answer("Proved.", verified=True),
+        "searches": [search_with_sources("no sky", "esa")],
+    }
     stub.plays(deep({"exit_code": 1, "stderr": "boom"}, proved))
 
-    with start(stub, *DEEP_SEARCH) as server:
+    with start_server(stub, *DEEP_SEARCH_FRAMES) as server:
         assert server.stdout and server.stderr
         answers = (json.loads(line) for line in server.stdout)
         next(answer for answer in answers if answer.get("id") == 2)
@@ -244,13 +268,15 @@ def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None
 
 async def test_silence_is_filled_with_the_last_news(stub: Stub) -> None:
     stub.limits = Limits(progress_interval=0.05)
-    stub.plays({"text": report(), "searches": [found("sky", "nasa")], "delay": 0.3})
+    stub.plays(
+        {"text": model_answer(), "searches": [search_with_sources("sky", "nasa")], "delay": 0.3}
+    )
     seen: list[tuple[float, str]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append((progress, (message or "").partition(" (")[0]))
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
 
     numbers = [number for number, _ in seen]
@@ -262,31 +288,31 @@ async def test_silence_is_filled_with_the_last_news(stub: Stub) -> None:
 async def test_calls_run_side_by_side(stub: Stub) -> None:
     stub.plays({"hang": "start"})
 
-    async with in_process(stub) as client, anyio.create_task_group() as tasks:
+    async with in_process_client(stub) as client, anyio.create_task_group() as tasks:
         for number in range(4):
             tasks.start_soon(client.call_tool, "search", {"query": f"question {number}"})
-        await eventually(lambda: len(stub.alive()) == 4)
+        await eventually(lambda: len(stub.live_pids()) == 4)
         tasks.cancel_scope.cancel()
 
-    await eventually(lambda: not stub.alive())
+    await eventually(lambda: not stub.live_pids())
 
 
 def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
     stub.plays_scenario("hang-in-search")
 
-    server = start(stub, *SEARCH)
+    server = start_server(stub, *SEARCH_FRAMES)
     anyio.run(eventually, lambda: len(stub.runs) == 1)
     server.communicate(timeout=30)  # closes stdin, and waits
 
     assert server.returncode == 0
     assert not is_alive(stub.runs[0]["pid"])
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []
 
 
 async def test_what_was_learned_of_a_cli_is_remembered(stub: Stub) -> None:
-    stub.plays({"text": report(), "strict": True})
+    stub.plays({"text": model_answer(), "strict": True})
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         for _ in range(2):
             await client.call_tool("search", {"query": QUESTION})
 
@@ -319,7 +345,7 @@ def test_a_bad_variable_stops_the_start_with_one_clear_line(
 def test_frames_that_are_no_json_do_not_end_the_server(stub: Stub) -> None:
     bad = ["{", "null", "[]", '{"jsonrpc": "2.0", "id": 9, "method": "\\ud800"}']
 
-    with start(stub, *bad, json.dumps(HELLO)) as server:
+    with start_server(stub, *bad, json.dumps(INITIALIZE_REQUEST)) as server:
         assert server.stdout
         answers = (json.loads(line) for line in server.stdout)
         assert any(answer.get("id") == 1 and "result" in answer for answer in answers)
@@ -329,18 +355,18 @@ def test_files_of_a_server_that_was_killed_with_its_guardian_are_swept_and_count
     stub: Stub,
 ) -> None:
     stub.plays({"text": "prose"}, {"hang": "start"})
-    with start(stub, *SEARCH) as server:
+    with start_server(stub, *SEARCH_FRAMES) as server:
         anyio.run(eventually, lambda: len(stub.runs) == 2)
-        guardian = parent(stub.runs[1]["pid"])
+        guardian = parent_pid(stub.runs[1]["pid"])
         os.kill(server.pid, signal.SIGSTOP)  # so that it cannot clean up in between
         os.kill(guardian, signal.SIGKILL)
         server.kill()
-    assert any(path.name.startswith("temp-invalid-output-") for path in stub.files_left())
+    assert any(path.name.startswith("temp-invalid-output-") for path in stub.leftover_files())
 
     done = serve(stub)
 
     assert "[INFO] Removed 1 temporary file" in done.stderr
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []
 
 
 def test_log_lines_have_their_level_and_no_stack_traces(stub: Stub, tmp_path: Path) -> None:
@@ -371,7 +397,7 @@ def test_without_stdin_or_stdout_there_is_one_clear_line(stub: Stub, closed: str
     done = subprocess.run(["sh", "-c", line], env=stub.environ, stderr=subprocess.PIPE, text=True)
 
     assert done.returncode == 1
-    assert done.stderr == "[ERROR] CONFIG_ERROR: stdin or stdout is closed, and MCP needs both.\n"
+    assert done.stderr == "[ERROR] CONFIG_ERROR: stdin or stdout is closed, but MCP needs both.\n"
 
 
 LIST: dict[str, object] = {"jsonrpc": "2.0", "method": "tools/list", "params": {}}
@@ -379,7 +405,7 @@ LIST: dict[str, object] = {"jsonrpc": "2.0", "method": "tools/list", "params": {
 
 def test_a_client_that_never_reads_does_not_keep_the_server(stub: Stub) -> None:
     frames = [json.dumps({**LIST, "id": number}) for number in range(2, 300)]
-    server = start(stub, *SEARCH[:2], *frames)
+    server = start_server(stub, *SEARCH_FRAMES[:2], *frames)
     assert server.stdin and server.stdout and server.stderr
 
     server.stdin.close()
@@ -390,12 +416,12 @@ def test_a_client_that_never_reads_does_not_keep_the_server(stub: Stub) -> None:
 
     assert code == 0
     assert "Traceback" not in said
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []
 
 
 def test_a_client_that_closes_both_pipes_in_a_search_leaves_no_stack_trace(stub: Stub) -> None:
     stub.plays_scenario("hang-in-search")
-    server = start(stub, *SEARCH)
+    server = start_server(stub, *SEARCH_FRAMES)
     assert server.stdin and server.stdout and server.stderr
     anyio.run(eventually, lambda: len(stub.runs) == 1)
 
@@ -407,4 +433,4 @@ def test_a_client_that_closes_both_pipes_in_a_search_leaves_no_stack_trace(stub:
     assert server.wait(30) == 0
     assert "Traceback" not in said and "Error" not in said
     assert not is_alive(stub.runs[0]["pid"])
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []

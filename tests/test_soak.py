@@ -3,15 +3,15 @@
 import pytest
 
 from gemini_cli_mcp.limits import Limits
-from tests.support.marks import needs_real_cli, representatives
+from tests.support.matrix import needs_real_cli, representatives
 from tests.support.soak import (
     ANSWERS,
     FAULTS,
-    clients_killed,
-    killed,
+    kill_clients,
+    kill_servers,
     many_calls,
     many_jobs,
-    warm_calls,
+    shared_process_calls,
 )
 
 ONCE = len(FAULTS) + len(ANSWERS)
@@ -32,14 +32,14 @@ async def test_many_faulted_calls_leave_nothing(times: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["server", "guardian"])
 async def test_killed_at_a_random_instant_the_tree_is_gone(victim: str) -> None:
-    tally = await killed(victim, 6)
+    tally = await kill_servers(victim, 6)
 
     assert (tally.left, tally.ended[victim]) == ([], 6)
 
 
 @pytest.mark.long
 async def test_a_client_killed_in_any_round_leaves_nothing() -> None:
-    tally = await clients_killed(4)
+    tally = await kill_clients(4)
 
     assert (tally.left, sum(tally.ended.values())) == ([], 4)
 
@@ -60,7 +60,7 @@ async def test_jobs_that_are_cancelled_abandoned_or_finished_leave_nothing(count
 @pytest.mark.long
 @needs_real_cli
 async def test_no_warm_call_is_lost_to_a_killed_process() -> None:
-    tally = await warm_calls(60, 10, 30)
+    tally = await shared_process_calls(60, 10, 30)
 
     assert tally.left == []
     assert set(tally.ended) == {"success", "cancelled"}

@@ -30,10 +30,19 @@ from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.settings.engines_file import EngineTarget, default_engines
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
-from tests.support import QUESTION, REAL_CLI, REDIRECT, ROOT, Result, Stub, found, report
+from tests.support import (
+    QUESTION,
+    REAL_CLI,
+    REDIRECT,
+    ROOT,
+    Result,
+    Stub,
+    model_answer,
+    search_with_sources,
+)
+from tests.support.cli import run_command
 from tests.support.fake_api import POLL, fake_api
-from tests.support.server import in_process
-from tests.support.terminal import run
+from tests.support.mcp_server import in_process_client
 
 HIT = {
     "title": "天空为什么是蓝色的",
@@ -142,7 +151,12 @@ class Searcher:
 
 @pytest.fixture
 def searcher(stub: Stub, tmp_path: Path) -> Searcher:
-    stub.plays({"text": "done", "searches": [{**found("sky", "nasa", "noaa"), "text": "Blue.[1]"}]})
+    stub.plays(
+        {
+            "text": "done",
+            "searches": [{**search_with_sources("sky", "nasa", "noaa"), "text": "Blue.[1]"}],
+        }
+    )
     return Searcher(stub, tmp_path)
 
 
@@ -216,7 +230,7 @@ BROKEN: dict[str, tuple[str, str]] = {
         json.dumps(
             {"webSearch": {"engines": [engine("a", "glm.glm-4"), engine("a", "glm.glm-5")]}}
         ),
-        "webSearch.engines.1.id: 'a' is there twice",
+        "webSearch.engines.1.id: duplicate id 'a'",
     ),
     "two defaults": (
         json.dumps(
@@ -233,15 +247,15 @@ BROKEN: dict[str, tuple[str, str]] = {
     ),
     "an unknown family": (
         json.dumps({"webSearch": {"engines": [engine("a", "bing.gemini-x")]}}),
-        "webSearch.engines.0.providerKey: 'bing' is no known family",
+        "webSearch.engines.0.providerKey: 'bing' is not a known family",
     ),
     "no model": (
         json.dumps({"webSearch": {"engines": [engine("a", "glm.work")]}}),
-        "webSearch.engines.0.providerKey: 'glm.work' names no model",
+        "webSearch.engines.0.providerKey: 'glm.work' has no model",
     ),
     "a flag for a model": (
         json.dumps({"webSearch": {"engines": [engine("a", "gemini-cli.work.--yolo")]}}),
-        "'--yolo' is no name of a model",
+        "'--yolo' is not a valid model name",
     ),
     "an account that looks like a model": (
         json.dumps(
@@ -267,7 +281,7 @@ BROKEN: dict[str, tuple[str, str]] = {
                 },
             }
         ),
-        "webSearch.engines.0.providerKey: 'glm.glm-4' of engine 'a' is no target",
+        "webSearch.engines.0.providerKey: 'glm.glm-4' of engine 'a' is not a target",
     ),
 }
 
@@ -359,7 +373,7 @@ async def test_no_engine_answers_for_another(searcher: Searcher, fake: FakeGlm) 
 
 
 async def schema(searcher: Searcher) -> tuple[Result, int]:
-    async with in_process(searcher.stub) as client:
+    async with in_process_client(searcher.stub) as client:
         listed = await client.list_tools()
     [tool] = [tool for tool in listed.tools if tool.name == "web_search"]
     return tool.input_schema, len(listed.model_dump_json(by_alias=True, exclude_none=True))
@@ -454,7 +468,7 @@ def test_an_alias_without_an_account_is_told_at_the_start_and_has_no_effect(
 ) -> None:
     searcher.has(engine("a", "gemini-cli.work.flash"))
 
-    done = run(searcher.stub, "web-search", QUESTION)
+    done = run_command(searcher.stub, "web-search", QUESTION)
 
     assert done.returncode == 0
     assert "[WARNING] GEMINI_MCP_WEB_SEARCH: the account alias 'work' has no entry" in done.stderr
@@ -683,7 +697,7 @@ async def test_glm_without_a_key_says_what_to_set(searcher: Searcher, fake: Fake
 
 
 async def test_a_client_gets_hits(searcher: Searcher) -> None:
-    async with in_process(searcher.stub) as client:
+    async with in_process_client(searcher.stub) as client:
         result = await client.call_tool("web_search", {"query": QUESTION})
         bad = await client.call_tool("web_search", {"query": QUESTION, "count": 99})
 
@@ -693,8 +707,10 @@ async def test_a_client_gets_hits(searcher: Searcher) -> None:
 
 
 def test_hits_in_a_terminal(searcher: Searcher) -> None:
-    shown = run(searcher.stub, "web-search", QUESTION, "--recency", "oneYear", "--count", "5")
-    as_json = run(searcher.stub, "web-search", QUESTION, "--json")
+    shown = run_command(
+        searcher.stub, "web-search", QUESTION, "--recency", "oneYear", "--count", "5"
+    )
+    as_json = run_command(searcher.stub, "web-search", QUESTION, "--json")
 
     assert f"1. [nasa.org]({REDIRECT}nasa) (nasa.org)" in shown.stdout
     assert "engine google · 2 hits · " in shown.stderr
@@ -717,7 +733,7 @@ def test_hostile_hits_stay_text_in_a_terminal(searcher: Searcher, fake: FakeGlm)
     }
     fake.answers = [{**CHAT, "web_search": [hit]}]
 
-    done = run(searcher.stub, "web-search", QUESTION)
+    done = run_command(searcher.stub, "web-search", QUESTION)
 
     assert "](http://evil" not in done.stdout.replace("\\](http://evil", "")
     assert "](javascript" not in done.stdout and "\n#" not in done.stdout
@@ -746,9 +762,9 @@ def test_unclosed_comments_take_no_time(searcher: Searcher) -> None:
 
 
 def test_a_run_that_does_not_search_has_no_hits(stub: Stub) -> None:
-    stub.plays({"text": report()})
+    stub.plays({"text": model_answer()})
 
-    done = run(stub, "web-search", QUESTION)
+    done = run_command(stub, "web-search", QUESTION)
 
     assert done.returncode == 1
     assert "NO_RESULTS: Engine 'google'" in done.stderr

@@ -175,7 +175,7 @@ def test_a_linked_folder_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "servers").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(ConfigError, match="servers is not a folder but a link"):
+    with pytest.raises(ConfigError, match="servers is a link or a file"):
         Workspace(tmp_path).root()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -191,7 +191,7 @@ def test_an_existing_folder_keeps_its_mode_and_a_warning_is_logged(
     workspace.close()
 
     assert stat.S_IMODE(settings.stat().st_mode) == 0o755
-    assert f"{settings} can be read" in caplog.text
+    assert f"Other users can access {settings};" in caplog.text
 
 
 def test_a_folder_of_a_dead_server_is_swept_and_one_that_is_being_made_is_not(

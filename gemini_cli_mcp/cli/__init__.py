@@ -1,1 +1,1 @@
-"""Commands for people in a terminal."""
+"""Terminal commands."""

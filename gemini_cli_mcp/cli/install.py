@@ -1,7 +1,7 @@
-"""Write this server into the configuration of an MCP client, with care for what else is in there.
+"""Add this server to the configuration of an MCP client without changing anything else in it.
 
 Desktop apps start with a short PATH and no shell environment, so every path is absolute and the
-variables that the server needs stand in the entry itself.
+entry itself contains the variables that the server needs.
 """
 
 import json
@@ -32,21 +32,21 @@ PATH_VARIABLES = {
     "GEMINI_MCP_CONFIG_DIR",
     "GEMINI_MCP_WEB_SEARCH",
 }
-"""Variables whose values must not depend on where a client starts us."""
+"""Variables whose paths are made absolute: a client may start us in any folder."""
 
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Where an MCP client keeps its servers, and in which words."""
+    """Where an MCP client stores its servers, and in which format."""
 
     title: str
     folders: Mapping[str, str]
-    """By platform: a variable that names a folder, or a folder below the home; one for `any`."""
+    """Folder by platform, or for `any`: a `$VARIABLE`, or a path relative to the home folder."""
     file: str
     key: str = "mcpServers"
     extra_fields: Mapping[str, str] | None = None
-    """What stands in an entry beside command, arguments and environment."""
-    next_step: str = "Start it again, then ask it something that needs the web."
+    """Fields of an entry in addition to command, arguments and environment."""
+    next_step: str = "restart it, then ask something that needs the web."
 
 
 _APP_CONFIG_FOLDERS = {
@@ -64,7 +64,7 @@ CLIENTS: dict[str, ClientConfig] = {
         {"any": "$CLAUDE_CONFIG_DIR"},
         ".claude.json",
         extra_fields={"type": "stdio"},
-        next_step="New sessions have it.",
+        next_step="available in new sessions.",
     ),
     "cursor": ClientConfig("Cursor", {"any": ""}, ".cursor/mcp.json"),
     "vscode": ClientConfig(
@@ -81,7 +81,7 @@ def install(
     only_print: bool,
     uninstall: bool,
 ) -> int:
-    """Write, print or remove the entry; the exit code."""
+    """Write, print or remove the entry; return the exit code."""
     try:
         client_config = CLIENTS[client]
         path = config_file(client_config, environ, sys.platform)
@@ -91,32 +91,32 @@ def install(
             }
             sys.stdout.write(json.dumps(entry, indent=2) + "\n")
             return 0
-        before = _read(path)
-        content = _parse(path, before, client_config.key)
+        original = _read(path)
+        content = _parse(path, original, client_config.key)
         servers = object_or_empty(content.get(client_config.key))
         if uninstall:
             if servers.pop(SERVER_NAME, None) is None:
-                _print(f"{SERVER_NAME} does not stand in {path}; nothing was changed.")
+                _print(f"{SERVER_NAME} is not in {path}; nothing was changed.")
                 return 0
         else:
-            old = object_or_empty(servers.get(SERVER_NAME))
-            new = server_entry(client_config, environ, variables)
-            new["env"] = {**object_or_empty(old.get("env")), **new["env"]}
-            servers[SERVER_NAME] = {**old, **new}
-        _write(path, {**content, client_config.key: servers}, before)
+            old_entry = object_or_empty(servers.get(SERVER_NAME))
+            new_entry = server_entry(client_config, environ, variables)
+            new_entry["env"] = {**object_or_empty(old_entry.get("env")), **new_entry["env"]}
+            servers[SERVER_NAME] = {**old_entry, **new_entry}
+        _write(path, {**content, client_config.key: servers}, original)
     except GeminiMcpError as error:
         _print(f"[ERROR] {error.code}: {error.message}\n{error.next_step}")
         return 1
     if uninstall:
         _print(f"{SERVER_NAME} was removed from {path}.")
         return 0
-    _print(f"{SERVER_NAME} was written to {path}. {client_config.title}: {client_config.next_step}")
-    _warn(object_or_empty(servers[SERVER_NAME]["env"]), environ)
+    _print(f"{SERVER_NAME} was added to {path}. {client_config.title}: {client_config.next_step}")
+    _warn_if_incomplete(object_or_empty(servers[SERVER_NAME]["env"]), environ)
     return 0
 
 
 def config_file(client: ClientConfig, environ: Mapping[str, str], platform: str) -> Path:
-    """Where the client looks for its servers on this system."""
+    """Return the file in which the client configures its servers on this platform."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
     folders = client.folders
     folder = folders.get("any", folders.get(platform, folders.get("linux", "")))
@@ -128,36 +128,36 @@ def config_file(client: ClientConfig, environ: Mapping[str, str], platform: str)
 def server_entry(
     client: ClientConfig, environ: Mapping[str, str], variables: Sequence[str]
 ) -> JsonObject:
-    """How the client is to start us."""
+    """Return the entry that tells the client how to start this server."""
     program, *arguments = program_argv()
     return {
         **(client.extra_fields or {}),
         "command": program,
         "args": [*arguments, "serve"],
-        "env": _environment(environ, variables),
+        "env": _entry_env(environ, variables),
     }
 
 
 def program_argv() -> list[str]:
-    """How this program is started from anywhere."""
+    """Return a command that starts this program from any folder."""
     program = Path(sys.executable).with_name(SERVER_NAME)
     return [str(program)] if program.exists() else [sys.executable, "-m", "gemini_cli_mcp"]
 
 
-def _environment(environ: Mapping[str, str], variables: Sequence[str]) -> dict[str, str]:
+def _entry_env(environ: Mapping[str, str], variables: Sequence[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for assignment in variables:
-        name, assigned, value = assignment.partition("=")
+        name, separator, value = assignment.partition("=")
         if not name.isidentifier():
-            raise InvalidInput(f"--env {name}: that is no name of a variable.")
-        value = value if assigned else environ.get(name, "")
+            raise InvalidInput(f"--env {name}: not a valid variable name.")
+        value = value if separator else environ.get(name, "")
         if not value:
             raise InvalidInput(
-                f"--env {name}: it is not set here.",
-                hint=f"Set {name} in this terminal first, or give it as --env {name}=VALUE.",
+                f"--env {name}: the variable is not set in this environment.",
+                hint=f"Set {name} in this terminal first, or pass --env {name}=VALUE.",
             )
         values[name] = str(Path(value).expanduser().absolute()) if name in PATH_VARIABLES else value
-    # A wrong value is told here, not by a silent client.
+    # Report an invalid value now: the client would fail silently.
     settings = Settings.from_env({"HOME": environ.get("HOME", ""), **values})
     combined = {**environ, **values}
     try:
@@ -171,15 +171,17 @@ def _environment(environ: Mapping[str, str], variables: Sequence[str]) -> dict[s
     return entry_env
 
 
-def _warn(entry_env: JsonObject, environ: Mapping[str, str]) -> None:
-    """Say what is still missing in the entry's environment: the client will not."""
+def _warn_if_incomplete(entry_env: JsonObject, environ: Mapping[str, str]) -> None:
+    """Print what is still missing in the entry's environment, because the client will not."""
     if "GEMINI_MCP_CLI_PATH" not in entry_env:
-        _print("No gemini was found: npm install -g @google/gemini-cli, then run this again.")
+        _print(
+            "gemini was not found. Run `npm install -g @google/gemini-cli`, then run this again."
+        )
     key_file = user_folder(environ) / ".env"
     if "GEMINI_API_KEY" not in entry_env and not key_file.exists():
         _print(
-            "A desktop app does not see the variables of your shell: add --env GEMINI_API_KEY, "
-            "or put the key into ~/.gemini/.env. `gemini-cli-mcp doctor` tells more."
+            "Desktop apps do not see your shell's variables: add --env GEMINI_API_KEY, or put "
+            "the key into ~/.gemini/.env. Run `gemini-cli-mcp doctor` for details."
         )
 
 
@@ -189,56 +191,56 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _left_unchanged(path, f"cannot be read ({error.strerror})") from None
+        raise _not_changed(path, f"cannot be read ({error.strerror})") from None
 
 
-def _parse(path: Path, read: bytes | None, key: str) -> JsonObject:
-    """The file's content, if it can be written again without a loss."""
+def _parse(path: Path, data: bytes | None, key: str) -> JsonObject:
+    """Return the parsed content; raise if writing it back would lose anything."""
     try:
-        text = (read or b"").decode("utf-8-sig")
+        text = (data or b"").decode("utf-8-sig")
         content: object = json.loads(text) if text.strip() else {}
         json.dumps(content, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise _left_unchanged(path, f"is not plain JSON{where}") from None
+        location = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise _not_changed(path, f"is not plain JSON{location}") from None
     result = object_or_empty(content)
     if not isinstance(content, dict) or not isinstance(result.get(key) or {}, dict):
-        raise _left_unchanged(path, "holds something else than a configuration")
+        raise _not_changed(path, "does not contain a client configuration")
     return result
 
 
-def _left_unchanged(path: Path, why: str) -> ConfigError:
+def _not_changed(path: Path, reason: str) -> ConfigError:
     return ConfigError(
-        f"{path} {why}; it was left as it is.",
-        hint="Mend it, or put in by hand what the same command says with --print.",
+        f"{path} {reason}; it was not changed.",
+        hint="Fix the file, or run the same command with --print and add its output by hand.",
     )
 
 
-def _write(path: Path, content: JsonObject, before: bytes | None) -> None:
-    """Whole or not at all, for this user alone, and with a copy of what was there at first."""
+def _write(path: Path, content: JsonObject, original: bytes | None) -> None:
+    """Replace the file atomically, private to this user, after a backup of the first original."""
     data = json.dumps(content, indent=2).encode() + b"\n"
-    new: Path | None = None
+    temporary: Path | None = None
     try:
-        target = path.resolve()  # a link to a file of dotfiles stays one
+        target = path.resolve()  # keep a symlink into a dotfiles repository
         target.parent.mkdir(parents=True, exist_ok=True)
-        mode = stat.S_IMODE(target.stat().st_mode) & 0o700 if before is not None else 0o600
+        mode = stat.S_IMODE(target.stat().st_mode) & 0o700 if original is not None else 0o600
         backup = target.with_name(target.name + BACKUP_SUFFIX)
-        if before is not None and SERVER_NAME.encode() not in before and not backup.exists():
+        if original is not None and SERVER_NAME.encode() not in original and not backup.exists():
             backup.touch(mode=0o600)
-            backup.write_bytes(before)
+            backup.write_bytes(original)
         descriptor, name = mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        new = Path(name)
+        temporary = Path(name)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-        new.chmod(mode)
-        if _read(path) != before:
-            raise _left_unchanged(path, "was changed by somebody else just now")
-        new.replace(target)
+        temporary.chmod(mode)
+        if _read(path) != original:
+            raise _not_changed(path, "was changed by another program in the meantime")
+        temporary.replace(target)
     except OSError as error:
-        raise _left_unchanged(path, f"cannot be written ({error.strerror})") from None
+        raise _not_changed(path, f"cannot be written ({error.strerror})") from None
     finally:
-        if new:
-            new.unlink(missing_ok=True)
+        if temporary:
+            temporary.unlink(missing_ok=True)
 
 
 def _print(text: str) -> None:

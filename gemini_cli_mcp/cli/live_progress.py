@@ -1,4 +1,4 @@
-"""What a person sees while research goes on: a changing view in a terminal, else lines."""
+"""Progress of running research: a live view in a terminal, otherwise plain lines."""
 
 import sys
 import time
@@ -20,21 +20,21 @@ from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.types import ProgressCallback
 
 MAX_STEPS = 5
-"""Steps of a round under way that are on the screen at once."""
+"""Maximum steps shown of the running round."""
 MAX_SITES = 10
-"""Sites of a round's sources that are named."""
+"""Maximum sites listed for a finished round."""
 MAX_TEXT_CHARS = 200
-"""Characters of a query or message that are shown."""
+"""Maximum characters shown of a query or message."""
 
 
 class StderrConsole(Console):
-    """For progress and last words; nobody may be reading them, and that is no failure."""
+    """Console for progress and summaries; a closed stderr is not an error."""
 
     def __init__(self) -> None:
         super().__init__(stderr=True, highlight=False, emoji=False, markup=False)
 
     def on_broken_pipe(self) -> None:
-        """Not the end of the program, as it is for rich."""
+        """Ignore it; rich would exit the program."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         with suppress(OSError):
@@ -42,7 +42,7 @@ class StderrConsole(Console):
 
 
 class SpinnerView:
-    """One changing line: what is going on."""
+    """A single line with the current step."""
 
     def __init__(self) -> None:
         self._spinner = Spinner("dots")
@@ -53,7 +53,7 @@ class SpinnerView:
         self._message = message
 
     def finish(self, console: Console) -> None:
-        """Nothing stays on the screen."""
+        """Leave nothing on the screen."""
 
     def __rich__(self) -> RenderableType:
         seconds = time.monotonic() - self._started
@@ -62,20 +62,20 @@ class SpinnerView:
 
 
 class RoundsView:
-    """The rounds of a deep search: those that ended stay, the one under way changes."""
+    """The rounds of a deep search: finished rounds stay on screen, the running one updates."""
 
     def __init__(self, deep: DeepSearch) -> None:
         self._deep = deep
         self._spinner = Spinner("dots")
-        self._shown = 0
+        self._printed = 0
 
     def update(self, message: str, console: Console) -> None:
-        """Print what ended since the last look; what is under way is drawn anyway."""
-        for round_ in self._deep.rounds[self._shown :]:
+        """Print the rounds finished since the last call; `__rich__` draws the running one."""
+        for round_ in self._deep.rounds[self._printed :]:
             if round_.ended_at is None:
                 break
             console.print(self._finished_round(round_), soft_wrap=True)
-            self._shown += 1
+            self._printed += 1
 
     def finish(self, console: Console) -> None:
         self.update("", console)
@@ -108,14 +108,14 @@ class RoundsView:
             text.append(" · verified", "green")
         elif round_.issues:
             reasons = "; ".join(ISSUE_TEXT[issue] for issue in round_.issues)
-            text.append(f" · says it is verified, but {reasons}", "yellow")
+            text.append(f" · claims to be verified, but {reasons}", "yellow")
         if round_.unchanged:
             text.append(" · unchanged", "dim")
         for query in round_.queries:
             text.append(f"\n    “{truncate_line(query, MAX_TEXT_CHARS)}”", "not bold dim")
         if sites := round_.sites:
-            more = f" and {len(sites) - MAX_SITES} more" if len(sites) > MAX_SITES else ""
-            text.append(f"\n    {', '.join(sites[:MAX_SITES])}{more}", "not bold cyan")
+            suffix = f" and {len(sites) - MAX_SITES} more" if len(sites) > MAX_SITES else ""
+            text.append(f"\n    {', '.join(sites[:MAX_SITES])}{suffix}", "not bold cyan")
         return text
 
 
@@ -123,21 +123,21 @@ class RoundsView:
 def live_progress(
     settings: Settings, view: SpinnerView | RoundsView
 ) -> Generator[ProgressCallback]:
-    """Show what is going on: a changing view in a terminal, else a line for each step."""
+    """Show progress: a live view in a terminal, otherwise one line per step."""
     console = StderrConsole()
     if not sys.stderr or not sys.stderr.isatty():
         started = time.monotonic()
 
-        def line(message: str) -> None:
+        def print_line(message: str) -> None:
             seconds = time.monotonic() - started
-            shown = redact_known(message, settings.secrets)
-            console.print(f"{shown} ({seconds:.0f} s)", soft_wrap=True)
+            redacted = redact_known(message, settings.secrets)
+            console.print(f"{redacted} ({seconds:.0f} s)", soft_wrap=True)
 
-        yield line
+        yield print_line
         return
     try:
         with Live(view, console=console, refresh_per_second=10, transient=True):
-            # Into the view's own stderr, and without what the view shows anyway.
+            # Log through the stderr that the view captures, without what the view already shows.
             level = "WARNING" if settings.log_level == "INFO" else settings.log_level
             logs.configure(level, settings.secrets)
             yield lambda message: view.update(redact_known(message, settings.secrets), console)
@@ -147,5 +147,5 @@ def live_progress(
 
 
 def pluralize(count: int, noun: str, plural: str) -> str:
-    """`1 search`, `2 searches`."""
+    """Return "1 search", "2 searches"."""
     return f"{count} {noun}{'' if count == 1 else plural}"

@@ -1,4 +1,4 @@
-"""Results as a person in a terminal sees them: the report on stdout, the rest on stderr."""
+"""Print results in a terminal: the report on stdout, everything else on stderr."""
 
 import json
 import sys
@@ -16,53 +16,53 @@ from gemini_cli_mcp.redaction import sanitize_json
 from gemini_cli_mcp.sanitize import escape_markdown, markdown_link
 
 INTERRUPTED_EXIT_CODE = 130
-"""What shells expect of a program that Ctrl-C ended."""
+"""The conventional exit code of a program interrupted with Ctrl-C."""
 
 
 def print_result(
     payload: JsonObject, secrets: Sequence[str], *, as_json: bool, output: Path | None = None
 ) -> int:
-    shown = object_or_empty(sanitize_json(payload, secrets))
-    code = 0 if shown["success"] else 1
-    errors = StderrConsole()
-    if output and shown["success"]:
-        # First: whatever happens to the screen, the report is kept.
+    result = object_or_empty(sanitize_json(payload, secrets))
+    code = 0 if result["success"] else 1
+    stderr = StderrConsole()
+    if output and result["success"]:
+        # First, so that the report is saved even if printing fails.
         try:
-            output.write_text(shown["result"] + "\n", encoding="utf-8")
+            output.write_text(result["result"] + "\n", encoding="utf-8")
         except OSError as error:
-            errors.print(f"{output} cannot be written: {error.strerror}.", style="bold red")
+            stderr.print(f"{output} cannot be written: {error.strerror}.", style="bold red")
             code = 1
     try:
         if as_json:
-            _print(json.dumps(shown, ensure_ascii=False, indent=2))
-        elif shown["success"]:
-            _print_report(shown["result"])
+            _print(json.dumps(result, ensure_ascii=False, indent=2))
+        elif result["success"]:
+            _print_report(result["result"])
     except BrokenPipeError:
         raise
     except OSError as error:
-        errors.print(f"stdout cannot be written: {error.strerror}.", style="bold red")
+        stderr.print(f"stdout cannot be written: {error.strerror}.", style="bold red")
         code = 1
-    if shown["success"]:
-        errors.print("\n" + _summary(shown), style="dim")
+    if result["success"]:
+        stderr.print("\n" + _summary(result), style="dim")
     elif not as_json:
-        error = shown["error"]
-        errors.print(f"{error['code']}: {error['message']}", style="bold red")
-        errors.print(error.get("hint", ""))
+        error = result["error"]
+        stderr.print(f"{error['code']}: {error['message']}", style="bold red")
+        stderr.print(error.get("hint", ""))
     return (
         INTERRUPTED_EXIT_CODE
-        if object_or_empty(shown.get("error")).get("code") == "CANCELLED"
+        if object_or_empty(result.get("error")).get("code") == "CANCELLED"
         else code
     )
 
 
-def hits_markdown(found: JsonObject) -> str:
-    """Hits as a person reads them."""
-    lines = [found["summary"], ""]
-    for number, hit in enumerate(found["hits"], 1):
-        beside = " · ".join(
+def hits_markdown(response: JsonObject) -> str:
+    """Format the hits of a web search as a Markdown list."""
+    lines = [response["summary"], ""]
+    for number, hit in enumerate(response["hits"], 1):
+        details = " · ".join(
             escape_markdown(hit[name]) for name in ("source", "date") if name in hit
         )
-        lines.append(f"{number}. {markdown_link(hit['title'], hit['url'])} ({beside})")
+        lines.append(f"{number}. {markdown_link(hit['title'], hit['url'])} ({details})")
         if "snippet" in hit:
             lines.append(f"   {escape_markdown(hit['snippet'])}")
     return "\n".join(lines)
@@ -77,7 +77,7 @@ def _print_report(report: str) -> None:
 
 def _print(text: str) -> None:
     if sys.stdout:
-        # A report is not lost because a terminal cannot show one of its characters.
+        # Characters that the terminal cannot encode must not lose the report.
         cast("TextIOWrapper", sys.stdout).reconfigure(errors="replace")
         print(text, flush=True)
 
@@ -94,7 +94,7 @@ def _summary(result: JsonObject) -> str:
     if "verified" in result:
         verified = "verified" if result["verified"] else "not verified"
         parts = [verified, pluralize(metadata["iterations"], "round", "s"), *parts]
-    for failed in metadata.get("fallback", ()):
-        parts.append(f"after {failed['provider']} failed ({failed['code']})")
+    for failure in metadata.get("fallback", ()):
+        parts.append(f"after {failure['provider']} failed ({failure['code']})")
     note = metadata.get("note")
     return " · ".join(parts) + (f"\n{note}" if note else "")

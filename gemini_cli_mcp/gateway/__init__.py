@@ -1,1 +1,1 @@
-"""The OpenAI edge: `web_search` for any chat model. So far: what a user's words ask for."""
+"""An OpenAI-compatible gateway that adds `web_search` to any chat model."""

@@ -1,4 +1,4 @@
-"""Annotations for addresses that stand in the text and were really found; never any other."""
+"""URL citations for the URLs in an answer that a search actually returned, and no others."""
 
 import re
 from collections.abc import Sequence
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from gemini_cli_mcp.json_values import JsonObject
 
 _URL_END = r"""(?=[.,;:!?)\]}'"`*_~|]*(?:\Z|[\s<>]|[^\x00-\x7f]))"""
-"""Behind an address: the end of a sentence or a link, and nothing that may belong to it."""
+"""Matches after a URL: the end of a sentence or link, but nothing that may be part of the URL."""
 
 
 MAX_TEXT_CHARS = 1 << 20
-"""Characters of an answer that is looked through; no model writes as much."""
+"""Maximum characters of an answer to scan; no model writes this much."""
 
 
 def url_citations(text: str, hits: Sequence[JsonObject]) -> list[JsonObject]:
-    """One for each place in the text, with its characters counted from its beginning."""
+    """Return one citation per occurrence, with character offsets from the start of the text."""
     titles = {str(hit["url"]): str(hit.get("title") or "") for hit in hits if hit.get("url")}
     if not titles or len(text) > MAX_TEXT_CHARS:
         return []
     longest_first = sorted(titles, key=len, reverse=True)
-    addresses = re.compile(f"(?<![/=])(?:{'|'.join(map(re.escape, longest_first))}){_URL_END}")
+    url_pattern = re.compile(f"(?<![/=])(?:{'|'.join(map(re.escape, longest_first))}){_URL_END}")
     return [
         {
             "url": match[0],
@@ -27,5 +27,5 @@ def url_citations(text: str, hits: Sequence[JsonObject]) -> list[JsonObject]:
             "start_index": match.start(),
             "end_index": match.end(),
         }
-        for match in addresses.finditer(text)
+        for match in url_pattern.finditer(text)
     ]

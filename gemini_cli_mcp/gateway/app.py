@@ -1,4 +1,4 @@
-"""The gateway: what a client of the OpenAI API can ask of it."""
+"""The gateway's HTTP application and its OpenAI-compatible endpoints."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -43,13 +43,13 @@ from gemini_cli_mcp.settings.engines_file import Engines
 from gemini_cli_mcp.settings.upstreams import Upstream, Upstreams
 
 MAX_BODY_BYTES = 32 << 20
-"""Bytes of a request; pictures come in it as text."""
+"""Maximum bytes of a request body; images are embedded as text."""
 MAX_REQUEST_VALUES = 300_000
-"""Commas and brackets of a request: parsing more of them would stop everybody else."""
+"""Maximum commas and brackets in a request: parsing more would block all other requests."""
 
 
 class GatewayApp:
-    """Everything of one gateway, in front of its upstreams."""
+    """The gateway application in front of its upstreams."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GatewayApp:
         search: WebSearch,
         limits: Limits,
         tokens: Sequence[Token] = (),
-        hosts: Sequence[str] = (),
+        allowed_hosts: Sequence[str] = (),
         secrets: Sequence[str] = (),
     ) -> None:
         self._secrets = secrets
@@ -70,7 +70,7 @@ class GatewayApp:
         self._response_continuations = ResponseContinuations(limits.continuation_ttl)
         self._capabilities = UpstreamCapabilities(limits.missing_endpoint_ttl)
         self._http_client: httpx2.AsyncClient | None = None
-        routes = Starlette(
+        app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/responses", self._respond, methods=["POST"]),
@@ -82,7 +82,7 @@ class GatewayApp:
             lifespan=self._lifespan,
         )
         self.asgi = AuthMiddleware(
-            routes, tokens, openai_error, public_paths=("/healthz",), allowed_hosts=hosts
+            app, tokens, openai_error, public_paths=("/healthz",), allowed_hosts=allowed_hosts
         )
 
     @asynccontextmanager
@@ -94,7 +94,7 @@ class GatewayApp:
         return JSONResponse({"status": "ok", "version": __version__})
 
     async def _models(self, request: Request) -> Response:
-        """The models of all upstreams; of a single one, just what it says."""
+        """List the models of all upstreams; with only one, pass its answer through."""
         if len(self._upstreams.all) == 1:
             client = self._upstream_client(self._upstreams.all[0], request)
             return self._disconnect_aware(
@@ -105,36 +105,38 @@ class GatewayApp:
     async def _all_models(self, request: Request, writer: ResponseWriter) -> None:
         models_by_upstream: dict[str, list[JsonObject]] = {}
 
-        async def ask(upstream: Upstream) -> None:
+        async def fetch_models(upstream: Upstream) -> None:
             with (
                 anyio.move_on_after(self._limits.upstream_models_timeout),
                 suppress(UpstreamUnavailable),
             ):
                 client = self._upstream_client(upstream, request)
                 async with client.stream_raw("GET", "/models") as response:
-                    listed = list_or_empty(parse_json(await client.read_all(response)).get("data"))
-                models = [object_or_empty(model) for model in listed]
+                    entries = list_or_empty(parse_json(await client.read_all(response)).get("data"))
+                models = [object_or_empty(model) for model in entries]
                 models_by_upstream[upstream.id] = [
-                    m for m in models if upstream.serves(str(m.get("id")))
+                    model for model in models if upstream.serves(str(model.get("id")))
                 ]
 
         async with anyio.create_task_group() as tasks:
             for upstream in self._upstreams.all:
-                tasks.start_soon(ask, upstream)
+                tasks.start_soon(fetch_models, upstream)
         if not models_by_upstream:
-            raise UpstreamUnavailable("None of the upstreams tells its models.")
+            raise UpstreamUnavailable("None of the upstreams returned its models.")
         models = [
-            model for each in self._upstreams.all for model in models_by_upstream.get(each.id, [])
+            model
+            for upstream in self._upstreams.all
+            for model in models_by_upstream.get(upstream.id, [])
         ]
         await writer.send_json(200, [], {"object": "list", "data": models})
 
     async def _model(self, request: Request) -> Response:
         model = str(request.path_params["model"])
         if {".", ".."} & set(model.split("/")):
-            return _no_upstream(model)
+            return _model_not_found(model)
         upstream = self._upstreams.for_model(model)
         if upstream is None:
-            return _no_upstream(model)
+            return _model_not_found(model)
         client = self._upstream_client(upstream, request)
         return self._disconnect_aware(
             lambda writer: pass_through("GET", client, f"/models/{quote(model)}", writer)
@@ -156,8 +158,8 @@ class GatewayApp:
                 )
             )
 
-        def keep(ids: list[str], turns: list[JsonObject]) -> None:
-            self._chat_continuations.keep(parsed.owner, messages, ids, turns)
+        def keep(call_ids: list[str], hidden_messages: list[JsonObject]) -> None:
+            self._chat_continuations.keep(parsed.owner, messages, call_ids, hidden_messages)
 
         runner = self._search_runner(parsed.body, engines)
         return self._disconnect_aware(
@@ -169,7 +171,7 @@ class GatewayApp:
         if isinstance(parsed, Response):
             return parsed
         restored, continues_search = self._response_continuations.restore(parsed.owner, parsed.body)
-        previous = parsed.body.get("previous_response_id")
+        previous_response_id = parsed.body.get("previous_response_id")
         if restored is not parsed.body:
             parsed.replace_body(restored)
         engines = self._engines_for(parsed.body, continues_search=continues_search)
@@ -181,7 +183,7 @@ class GatewayApp:
             runner,
             parsed.owner,
             self._response_continuations,
-            previous,
+            previous_response_id,
         )
         if engines is None:
             return self._disconnect_aware(
@@ -194,7 +196,7 @@ class GatewayApp:
     async def _pass_response(
         self, parsed: "ParsedRequest", endpoint: ResponsesEndpoint, writer: ResponseWriter
     ) -> None:
-        """Pass the request through byte for byte, if the upstream has a Responses API at all."""
+        """Pass the request through byte for byte if the upstream has the Responses API."""
         upstream = parsed.client.upstream
         if self._capabilities.supports_responses(upstream):
             try:
@@ -217,7 +219,7 @@ class GatewayApp:
     async def _answer_response(
         self, parsed: "ParsedRequest", endpoint: ResponsesEndpoint, writer: ResponseWriter
     ) -> None:
-        """Run the tool loop in whichever API the upstream has."""
+        """Run the tool loop with the API that the upstream supports."""
         upstream = parsed.client.upstream
 
         async def write(writer: ResponseWriter) -> None:
@@ -237,7 +239,7 @@ class GatewayApp:
             await write(writer)
 
     async def _parse_request(self, request: Request) -> "ParsedRequest | Response":
-        """What a client sent, and where it goes; or why it does not."""
+        """Parse the body and select the upstream; return an error response if that fails."""
         if request.headers.get("content-encoding", "identity") != "identity":
             return openai_error(415, "The body must not be compressed.", "unsupported_encoding")
         try:
@@ -256,7 +258,7 @@ class GatewayApp:
             return openai_error(413, message, "too_many")
         upstream = self._upstreams.for_model(str(body.get("model") or ""))
         if upstream is None:
-            return _no_upstream(str(body.get("model")))
+            return _model_not_found(str(body.get("model")))
         client = self._upstream_client(upstream, request)
         return ParsedRequest(client, str(request.scope["owner"]), body, content)
 
@@ -279,7 +281,7 @@ class GatewayApp:
 
     def _upstream_client(self, upstream: Upstream, request: Request) -> UpstreamClient:
         if self._http_client is None:
-            raise RuntimeError("the gateway does not run")
+            raise RuntimeError("The gateway is not running.")
         return UpstreamClient(
             upstream, self._http_client, request.headers.raw, self._limits, request.url.query
         )
@@ -287,13 +289,13 @@ class GatewayApp:
 
 @dataclass
 class ParsedRequest:
-    """One request with a body."""
+    """A request with a JSON body, and the client for its upstream."""
 
     client: UpstreamClient
     owner: str
     body: JsonObject
     content: bytes
-    """The body as the client sent it."""
+    """The encoded body: the client's own bytes unless `replace_body` was called."""
 
     def replace_body(self, body: JsonObject) -> None:
         self.body = body
@@ -311,17 +313,17 @@ def _parse_body(content: bytes) -> JsonObject | None:
 
 
 def openai_error(status: int, message: str, code: str) -> Response:
-    """An error in the form that the SDKs read."""
-    kind = "invalid_request_error" if status < 500 else "api_error"
-    error = {"message": message, "type": kind, "param": None, "code": code}
+    """Return an error response in the format that the OpenAI SDKs parse."""
+    error_type = "invalid_request_error" if status < 500 else "api_error"
+    error = {"message": message, "type": error_type, "param": None, "code": code}
     return JSONResponse({"error": error}, status)
 
 
-def _no_upstream(model: str) -> Response:
+def _model_not_found(model: str) -> Response:
     return openai_error(404, f"No upstream serves the model {model[:100]!r}.", "model_not_found")
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = "This gateway has /v1/chat/completions, /v1/responses, /v1/models and /healthz."
-    return openai_error(status, what, "not_found" if status == 404 else "method_not_allowed")
+    message = "This gateway serves /v1/chat/completions, /v1/responses, /v1/models and /healthz."
+    return openai_error(status, message, "not_found" if status == 404 else "method_not_allowed")

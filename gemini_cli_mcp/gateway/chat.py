@@ -1,4 +1,4 @@
-"""One chat completion for the client, of however many rounds, at once or as it comes."""
+"""Answer a chat completion request in one or more upstream turns, streamed or complete."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,16 +13,16 @@ from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.settings.engines_file import Engines
 
 TEXT_SEPARATOR = "\n\n"
-"""Between what a model says before a search and after it."""
+"""Separates the text before a search from the text after it."""
 
 CHUNK_OBJECT = "chat.completion.chunk"
 
 KeepMessages = Callable[[list[str], list[JsonObject]], None]
-"""Keeps what the client does not see of a turn, for the ids of its own calls."""
+"""Stores the messages hidden from the client, keyed by the ids of the client's own calls."""
 
 
 class ChatEndpoint:
-    """One request of a client that gets our tool; it listens to the rounds."""
+    """One chat request that gets our tool; the listener of its own tool loop."""
 
     def __init__(
         self,
@@ -37,21 +37,20 @@ class ChatEndpoint:
         self._keep = keep
         self._loop = ChatToolLoop(upstream, request, engines, runner, self)
         self._writer: ResponseWriter | None = None
-        """The client's end of a stream."""
+        """Set if the client requested a stream."""
         self._headers: Headers = []
         self._common_fields: JsonObject = {}
-        """What all chunks of the answer have in common."""
+        """Fields shared by all chunks of the answer."""
         self._extra_fields: JsonObject = {}
-        """What the upstream's last chunk said beside its delta."""
+        """Other fields of the upstream's latest chunk."""
         self._last_chunk: JsonObject = {}
-        """The last whole answer of the upstream."""
+        """The upstream's latest chunk, or its complete answer."""
         self._role_sent = False
         self._texts: list[str] = []
-        """Pieces of what the client has been told."""
+        """Pieces of the text sent to the client."""
         self._separator = ""
 
     async def answer(self, writer: ResponseWriter) -> None:
-        """Answer the client."""
         if self._request.get("stream"):
             await writer.stream(
                 self._answer_streaming, lambda error: writer.send_event({"error": error})
@@ -60,21 +59,21 @@ class ChatEndpoint:
             await self._answer_complete(writer)
 
     async def _answer_complete(self, writer: ResponseWriter) -> None:
-        last = await self._run()
-        message = dict(last.message)
-        self._record_text(self._fallback_text(last))
+        last_turn = await self._run()
+        message = dict(last_turn.message)
+        self._record_text(self._fallback_text(last_turn))
         if self._texts:
             message["content"] = "".join(self._texts)
-        if last.searches:
+        if last_turn.searches:
             message.pop("tool_calls", None)
-        if last.searches and last.client_calls:
-            message["tool_calls"] = [call.as_message() for call in last.client_calls]
+        if last_turn.searches and last_turn.client_calls:
+            message["tool_calls"] = [call.as_message() for call in last_turn.client_calls]
         if annotations := self._annotations():
             message["annotations"] = annotations
         choice = {
             **first_choice(self._last_chunk),
             "message": message,
-            "finish_reason": _finish_reason(last),
+            "finish_reason": _finish_reason(last_turn),
         }
         completion = {
             **self._last_chunk,
@@ -88,15 +87,15 @@ class ChatEndpoint:
 
     async def _answer_streaming(self, writer: ResponseWriter) -> None:
         self._writer = writer
-        last = await self._run()
-        if fallback := self._fallback_text(last):
+        last_turn = await self._run()
+        if fallback := self._fallback_text(last_turn):
             self._record_text(fallback)
             await self._send_delta({"content": fallback})
         if annotations := self._annotations():
             await self._send_delta({"annotations": annotations})
         await self._send_delta(
             {},
-            _finish_reason(last),
+            _finish_reason(last_turn),
             extra_fields=self._extra_fields,
             choice=first_choice(self._last_chunk),
         )
@@ -112,31 +111,38 @@ class ChatEndpoint:
         await writer.end(format_event(DONE))
 
     async def _run(self) -> UpstreamTurn:
-        last = await self._loop.run()
-        if last.client_calls and self._loop.hidden_messages:
-            self._keep([call.id for call in last.client_calls], self._messages_to_keep(last))
-        return last
+        last_turn = await self._loop.run()
+        if last_turn.client_calls and self._loop.hidden_messages:
+            self._keep(
+                [call.id for call in last_turn.client_calls], self._messages_to_keep(last_turn)
+            )
+        return last_turn
 
-    def _messages_to_keep(self, last: UpstreamTurn) -> list[JsonObject]:
-        """What stands in the transcript for the message that the client sees."""
-        if last.searches:
+    def _messages_to_keep(self, last_turn: UpstreamTurn) -> list[JsonObject]:
+        """Return the messages that replace the one the client sees in the transcript."""
+        if last_turn.searches:
             return self._loop.hidden_messages
-        calls = [call.as_message() for call in last.calls]
+        calls = [call.as_message() for call in last_turn.calls]
         return [
             *self._loop.hidden_messages,
-            {**last.message, "role": "assistant", "tool_calls": calls},
+            {**last_turn.message, "role": "assistant", "tool_calls": calls},
         ]
 
     async def _send_delta(
         self,
         delta: JsonObject,
-        reason: str | None = None,
+        finish_reason: str | None = None,
         *,
         extra_fields: JsonObject | None = None,
         choice: JsonObject | None = None,
     ) -> None:
         if self._writer:
-            choice_fields = {**(choice or {}), "index": 0, "delta": delta, "finish_reason": reason}
+            choice_fields = {
+                **(choice or {}),
+                "index": 0,
+                "delta": delta,
+                "finish_reason": finish_reason,
+            }
             chunk = {
                 **(extra_fields or {}),
                 "object": CHUNK_OBJECT,
@@ -145,21 +151,21 @@ class ChatEndpoint:
             }
             await self._writer.send_event(chunk)
 
-    def _fallback_text(self, last: UpstreamTurn) -> str:
-        """Words for a model that has none: it was out of searches, and asked for another one."""
-        if last.message.get("content") or not last.searches or last.client_calls:
+    def _fallback_text(self, last_turn: UpstreamTurn) -> str:
+        """Return a substitute answer if the model requested a search with none left."""
+        if last_turn.message.get("content") or not last_turn.searches or last_turn.client_calls:
             return ""
         return self._separator + self._runner.fallback_answer()
 
     def _annotations(self) -> list[JsonObject]:
-        cited = url_citations("".join(self._texts), self._runner.hits)
-        return [{"type": "url_citation", "url_citation": citation} for citation in cited]
+        citations = url_citations("".join(self._texts), self._runner.hits)
+        return [{"type": "url_citation", "url_citation": citation} for citation in citations]
 
     def _record_text(self, text: str) -> None:
         if text:
             self._texts.append(text)
 
-    # What is heard
+    # TurnListener
 
     async def turn_started(self, headers: Headers) -> None:
         self._headers = headers
@@ -170,7 +176,7 @@ class ChatEndpoint:
             await self._writer.open_stream(headers)
 
     async def chunk_received(self, chunk: JsonObject, delta: JsonObject) -> None:
-        """Pass a chunk of the upstream on with this delta, if that still says something."""
+        """Forward an upstream chunk with this delta, unless nothing visible remains."""
         self._last_chunk = chunk or self._last_chunk
         for name in _COMMON_FIELDS:
             if chunk.get(name) and name not in self._common_fields:
@@ -181,32 +187,36 @@ class ChatEndpoint:
             self._record_text(delta["content"])
             self._separator = ""
         visible = {name: value for name, value in delta.items() if name != "role"}
-        rest = {name: value for name, value in chunk.items() if name not in _REPLACED_FIELDS}
-        self._extra_fields = rest if self._role_sent and chunk else {**self._extra_fields, **rest}
+        other_fields = {
+            name: value for name, value in chunk.items() if name not in _REPLACED_FIELDS
+        }
+        self._extra_fields = (
+            other_fields if self._role_sent and chunk else {**self._extra_fields, **other_fields}
+        )
         if not self._role_sent:
-            if not chunk.get("id") and not visible:  # Azure begins with a chunk that says nothing
+            if not chunk.get("id") and not visible:  # Azure starts with an empty chunk
                 return
             self._role_sent = True
-            visible = {"role": "assistant", **visible}  # openai-node insists on it
+            visible = {"role": "assistant", **visible}  # openai-node requires it
         elif not any(value not in (None, "", []) for value in visible.values()):
             return
         await self._send_delta(visible, extra_fields=self._extra_fields, choice=first_choice(chunk))
 
     async def searches_started(self, calls: Sequence[ToolCall]) -> None:
-        """The client is told nothing of them but signs of life."""
+        """Do nothing: the client only gets keep-alives during a search."""
 
     async def searches_finished(
         self, calls: Sequence[ToolCall], results: Sequence[JsonObject]
     ) -> None:
-        """Nor of what they found."""
+        """Do nothing: the client does not see the results."""
 
 
 _COMMON_FIELDS = ("id", "created", "model")
-"""What is the same in all chunks of one answer."""
+"""Fields that are identical in all chunks of an answer."""
 _REPLACED_FIELDS = (*_COMMON_FIELDS, "choices", "usage")
 
 
-def _finish_reason(last: UpstreamTurn) -> str:
-    if last.searches:
-        return "tool_calls" if last.client_calls else "stop"
-    return last.finish_reason or "stop"
+def _finish_reason(last_turn: UpstreamTurn) -> str:
+    if last_turn.searches:
+        return "tool_calls" if last_turn.client_calls else "stop"
+    return last_turn.finish_reason or "stop"

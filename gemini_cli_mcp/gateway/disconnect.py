@@ -1,4 +1,4 @@
-"""Stop working on a response when its client disconnects."""
+"""Cancel the work on a response when its client disconnects."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -14,7 +14,7 @@ WriteResponse = Callable[[ResponseWriter], Awaitable[object]]
 
 
 class DisconnectAwareResponse(Response):
-    """Work that answers by itself, and ends when the client leaves."""
+    """A response that writes itself and is cancelled when the client disconnects."""
 
     def __init__(self, write: WriteResponse, limits: Limits, secrets: Sequence[str]) -> None:
         super().__init__()
@@ -38,12 +38,15 @@ class DisconnectAwareResponse(Response):
 
 
 async def _run_and_report(write: WriteResponse, writer: ResponseWriter) -> None:
-    """The work, and how it failed. Once a head is sent, an answer without an end tells that."""
+    """Write the response and report failures.
+
+    After the response start, a failure shows only as a response that is never completed.
+    """
     try:
         await write(writer)
     except UpstreamRejected as error:
         if not writer.started:
             await writer.send_rejection(error)
-    except Exception as error:  # noqa: BLE001 - no stack trace to anybody
+    except Exception as error:  # noqa: BLE001 - never expose a stack trace
         if not writer.started:
             await writer.send_json(502, [], {"error": writer.error_object_for(error)})

@@ -1,7 +1,7 @@
-"""Whether a user's words ask for a web search: rules as data, and two ways to match them.
+"""Detect whether a user's text requests a web search: rules as data, and two match modes.
 
-`substring` takes every rule literally, so "research the report" is a hit. `word` wants whole
-English words and looks away from code: fences, backticks, calls(), paths and addresses.
+`substring` matches every rule literally, so "research the report" is a hit. `word` matches whole
+English words and ignores code: fences, backticks, calls(), paths and URLs.
 """
 
 import re
@@ -14,24 +14,24 @@ from gemini_cli_mcp.settings.upstreams import MatchMode
 
 @dataclass(frozen=True)
 class Intent:
-    """What the words ask for."""
+    """What a text requests."""
 
     search: bool
     google: bool = False
-    """Whether Google is to do it."""
+    """Whether Google is the preferred engine."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The words of one language."""
+    """The trigger words of one language."""
 
     phrases: tuple[str, ...]
-    """Each is a hit by itself."""
+    """Each is a hit on its own."""
     google_phrases: tuple[str, ...]
-    """Each is a hit by itself, and means Google."""
+    """Each is a hit on its own and prefers Google."""
     verbs: tuple[str, ...]
     nouns: tuple[str, ...]
-    """A verb with a noun, wherever they stand, is a hit."""
+    """A verb together with a noun, anywhere in the text, is a hit."""
 
 
 CHINESE = Rules(
@@ -67,22 +67,21 @@ ENGLISH = Rules(
     ),
 )
 
-# Each begins where it cannot have begun before: no text takes longer than its length.
-_FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]*`", re.DOTALL)
-_CALLED = re.compile(r"(?<![\w.])[\w.]++\((?!s\))[^()\n]*+\)", re.ASCII)  # but not report(s)
+# No pattern can start again inside an earlier attempt, so matching takes linear time.
+_CODE_SPAN = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|`[^`\n]*`", re.DOTALL)
+_FUNCTION_CALL = re.compile(r"(?<![\w.])[\w.]++\((?!s\))[^()\n]*+\)", re.ASCII)  # not report(s)
 _TOKEN = re.compile(r"(?<![!-~])[!-~]++")
 _PATH = re.compile(r"[\w.@~/-]+", re.ASCII)
 _EXTENSION = re.compile(r".\.\w+\Z", re.ASCII)
 
 
-def _without_code(text: str) -> str:
-    """The text without what is code: fences, backticks, calls(), paths, addresses."""
-    text = _CALLED.sub(" ", _FENCED.sub(" ", text))
+def _strip_code(text: str) -> str:
+    """Remove fences, backticks, calls(), paths and URLs."""
+    text = _FUNCTION_CALL.sub(" ", _CODE_SPAN.sub(" ", text))
     return _TOKEN.sub(lambda token: " " if _is_url_or_path(token[0]) else token[0], text)
 
 
 def _is_url_or_path(token: str) -> bool:
-    """Whether a word is an address or a path."""
     word = token.lstrip("([{<\"'").rstrip(")]}>\"',;:!?.")
     if "://" in word or word.startswith("www.") or re.match(r"[A-Za-z]:\\", word):
         return True
@@ -95,25 +94,24 @@ def _is_url_or_path(token: str) -> bool:
 
 
 def detect_intent(text: str, mode: MatchMode = "substring") -> Intent:
-    """What this text asks for."""
-    text = (_without_code(text) if mode == "word" else text).lower()
+    text = (_strip_code(text) if mode == "word" else text).lower()
     chinese = _matches_rules(text, CHINESE, "substring")
     english = _matches_rules(text, ENGLISH, mode)
     verbs = [verb for verb in ENGLISH.verbs if _matches(verb, text, mode)]
     google = GOOGLE in verbs and (chinese or english or len(verbs) > 1)
-    preferred = any(phrase in text for phrase in CHINESE.google_phrases)
-    return Intent(chinese or english or google, google or preferred)
+    has_google_phrase = any(phrase in text for phrase in CHINESE.google_phrases)
+    return Intent(chinese or english or google, google or has_google_phrase)
 
 
 def latest_user_text(messages: Sequence[object]) -> str:
-    """The text of the latest message of the user, and of nobody else."""
+    """Return the text of the latest user message, ignoring all other roles."""
     for message in reversed([object_or_empty(message) for message in messages]):
         if message.get("role") == "user":
-            return _text(message)
+            return _message_text(message)
     return ""
 
 
-def _text(message: JsonObject) -> str:
+def _message_text(message: JsonObject) -> str:
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -135,6 +133,6 @@ def _matches_rules(text: str, rules: Rules, mode: MatchMode) -> bool:
 def _matches(rule: str, text: str, mode: MatchMode) -> bool:
     if mode == "substring":
         return rule in text
-    # ASCII letters bound a word: in mixed text a Chinese one stands right beside it.
+    # Only ASCII counts as part of a word: in mixed text, Chinese characters follow without a space.
     pattern = re.escape(rule).replace(r"\ ", r"\s+")
     return re.search(rf"(?<![a-z0-9_]){pattern}(?![a-z0-9_])", text) is not None

@@ -1,4 +1,4 @@
-"""Requests that need no search: passed to the upstream and back, byte for byte."""
+"""Pass requests that need no search through to the upstream, byte for byte."""
 
 import anyio
 import httpx2
@@ -20,18 +20,21 @@ async def pass_through(
     *,
     keep_encoding: bool = True,
 ) -> int:
-    """A request and its answer, byte for byte; the status. Or else Refused if it is an error."""
-    # Only a coding that we can undo: an error is read as a whole, because it may repeat our key.
+    """Pass a request and its response through; return the status.
+
+    Raise UpstreamRejected for an error status.
+    """
+    # Only an encoding that we can decode: errors are read completely, as they may echo our key.
     accepted = (upstream.header(b"accept-encoding") or b"").lower() if keep_encoding else b""
-    encodings = (b"accept-encoding", b"gzip" if b"gzip" in accepted else b"identity")
-    error = UpstreamUnavailable("The upstream did not come to an end.")
-    events = False
+    encoding_header = (b"accept-encoding", b"gzip" if b"gzip" in accepted else b"identity")
+    error = UpstreamUnavailable("The upstream did not finish in time.")
+    is_event_stream = False
     with anyio.move_on_after(upstream.limits.upstream_turn_timeout):
-        async with upstream.stream_raw(method, path, content, encodings) as response:
+        async with upstream.stream_raw(method, path, content, encoding_header) as response:
             if response.status_code >= 400:
                 raise await upstream.read_rejection(response)
-            kind = response.headers.get("content-type", "")
-            events = kind.startswith("text/event-stream") and (
+            content_type = response.headers.get("content-type", "")
+            is_event_stream = content_type.startswith("text/event-stream") and (
                 "content-encoding" not in response.headers
             )
             await writer.start(response.status_code, forwardable_headers(response))
@@ -39,8 +42,8 @@ async def pass_through(
                 await writer.end()
                 return response.status_code
             error = UpstreamUnavailable("The upstream's answer is too large.")
-    if events:  # a client of events is told why they stop
-        await writer.write(b"\n\n")  # it may have been in the middle of a line
+    if is_event_stream:  # report why the stream ends
+        await writer.write(b"\n\n")  # the last chunk may have ended mid-line
         await writer.send_event({"error": error.error})
     raise error
 
@@ -48,7 +51,7 @@ async def pass_through(
 async def _pass_body(
     response: httpx2.Response, upstream: UpstreamClient, writer: ResponseWriter
 ) -> bool:
-    """Pass it on; whether it has an end."""
+    """Forward the body; return False if it exceeds the size limit."""
     size = 0
     async for chunk in response.aiter_raw():
         size += len(chunk)

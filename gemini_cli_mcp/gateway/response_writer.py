@@ -1,4 +1,4 @@
-"""The client's end of one answer."""
+"""Write one HTTP response to the client."""
 
 import json
 import time
@@ -26,19 +26,19 @@ EVENT_STREAM_HEADERS = [
 
 
 class ResponseWriter:
-    """One response as it is sent. A client sees it whole, or sees that it is not."""
+    """An HTTP response that the client receives in full or can recognize as incomplete."""
 
     def __init__(self, send: Send, limits: Limits, secrets: Sequence[str] = ()) -> None:
         self._send = send
         self._limits = limits
         self._secrets = secrets
-        """What no error may tell: upstreams repeat the keys that they refuse."""
+        """Redacted from errors: upstreams echo the keys that they reject."""
         self._last_sent_at = 0.0
         self._ended = False
         self.started = False
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Send the head, unless it is sent."""
+        """Send the status line and headers, unless already sent."""
         if not self.started:
             self.started = True
             await self._send_message(
@@ -46,18 +46,18 @@ class ResponseWriter:
             )
 
     async def write(self, data: bytes) -> None:
-        if not self._ended:  # a sign of life may come late
+        if not self._ended:  # a keep-alive may come late
             await self._send_message(
                 {"type": "http.response.body", "body": data, "more_body": True}
             )
 
     async def end(self, data: bytes = b"") -> None:
-        """The last of it. Without this the client sees that something is missing."""
+        """Complete the response. Without this the client sees that it is incomplete."""
         self._ended = True
         await self._send_message({"type": "http.response.body", "body": data})
 
     async def send(self, status: int, headers: Headers, body: bytes) -> None:
-        """All at once."""
+        """Send a complete response."""
         await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
         await self.end(body)
 
@@ -67,18 +67,18 @@ class ResponseWriter:
         body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
         await self.send(status, [*headers, (b"content-type", b"application/json")], body)
 
-    # Events
+    # Event streams
 
     async def open_stream(self, headers: Headers) -> None:
-        """Begin a stream of events, with a sign of life so that the head is on its way."""
+        """Start an event stream, with a keep-alive so that the headers are flushed."""
         if not self.started:
             names = [name for name, _ in EVENT_STREAM_HEADERS]
-            kept = [(name, value) for name, value in headers if name not in names]
-            await self.start(200, kept + EVENT_STREAM_HEADERS)
+            other_headers = [(name, value) for name, value in headers if name not in names]
+            await self.start(200, other_headers + EVENT_STREAM_HEADERS)
             await self.write(KEEP_ALIVE)
 
     async def send_event(self, data: JsonObject) -> None:
-        """Send one event; what has a type has its name."""
+        """Send one event, named after its `type` if it has one."""
         if data.get("error") or object_or_empty(data.get("response")).get("error"):
             data = object_or_empty(sanitize_json(data, self._secrets))
         await self.write(format_event(json.dumps(data, ensure_ascii=False), data.get("type")))
@@ -88,16 +88,16 @@ class ResponseWriter:
         write: Callable[["ResponseWriter"], Awaitable[None]],
         send_failure: Callable[[JsonObject], Awaitable[None]],
     ) -> None:
-        """Do work that streams, with signs of life; a failure behind the head is told so.
+        """Run `write` with keep-alives; after the response start, report a failure as an event.
 
-        Nothing comes after that, no sign of a good end either.
+        Nothing follows that event, so the stream does not look completed.
         """
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_alive)
             try:
                 await write(self)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            except Exception as error:  # noqa: BLE001 - every failure is reported to the client
                 failure = error
             tasks.cancel_scope.cancel()
         if failure and not self.started:
@@ -107,7 +107,7 @@ class ResponseWriter:
             await self.end()
 
     async def send_rejection(self, error: UpstreamRejected) -> None:
-        """Pass on what an upstream answered instead."""
+        """Pass on the response of an upstream that rejected the request."""
         body = redact_known(error.body.decode("utf-8", "surrogateescape"), self._secrets)
         headers = [
             (name, redact_known(value.decode("latin-1"), self._secrets).encode("latin-1"))
@@ -116,13 +116,13 @@ class ResponseWriter:
         await self.send(error.status, headers, body.encode("utf-8", "surrogateescape"))
 
     def error_object_for(self, error: Exception) -> JsonObject:
-        """The error object for a failure; one that nobody foresaw tells no more than its type."""
+        """Return the error object for a failure; an unexpected one reveals only its type."""
         if isinstance(error, UpstreamRejected | UpstreamUnavailable):
             return object_or_empty(sanitize_json(error.error, self._secrets))
-        return upstream_error(f"It failed unexpectedly ({type(error).__name__}).")
+        return upstream_error(f"Internal error ({type(error).__name__}).")
 
     async def _keep_alive(self) -> None:
-        """Begin if nothing else did, and fill silences, until cancelled."""
+        """Open the stream if needed and send keep-alives while idle, until cancelled."""
         await anyio.sleep(self._limits.stream_start_wait)
         await self.open_stream([])
         while True:

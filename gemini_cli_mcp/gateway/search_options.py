@@ -1,4 +1,4 @@
-"""What a client that declares a hosted `web_search` wants of it, as far as engines can."""
+"""Options of a client's hosted `web_search` tool, as far as engines support them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empt
 from gemini_cli_mcp.types import MAX_QUERY_CHARS
 
 HITS_BY_CONTEXT_SIZE = {"low": 5, "medium": 10, "high": 20}
-"""Hits by `search_context_size`."""
+"""Number of hits per `search_context_size`."""
 MAX_DOMAINS = 20
 
 
 @dataclass(frozen=True)
 class HostedSearchOptions:
-    """Of one request."""
+    """The options of one request."""
 
     domains: tuple[str, ...] = ()
-    """Only pages of these, and of what lies below them."""
+    """If set, only hits on these domains and their subdomains."""
     location: str = ""
     count: int | None = None
 
@@ -27,7 +27,8 @@ class HostedSearchOptions:
         tool = object_or_empty(next(filter(is_hosted_search_tool, tools), None))
         filters = object_or_empty(tool.get("filters"))
         location = object_or_empty(tool.get("user_location"))
-        location = object_or_empty(location.get("approximate")) or location  # as chats have it
+        # Chat completions nest the location in `approximate`.
+        location = object_or_empty(location.get("approximate")) or location
         parts = [location.get(name) for name in ("city", "region", "country")]
         domains = [_domain(domain) for domain in list_or_empty(filters.get("allowed_domains"))]
         return cls(
@@ -37,20 +38,20 @@ class HostedSearchOptions:
         )
 
     def apply_to_query(self, query: str) -> str:
-        """The query with what an engine must be told in words."""
+        """Return the query with the options that engines only accept as text."""
         parts = [query]
         if self.domains:
             parts.append(" OR ".join(f"site:{domain}" for domain in self.domains))
         if self.location:
-            parts.append(f"(for somebody in {self.location})")
+            parts.append(f"(for a user in {self.location})")
         return " ".join(parts) if len(query) < MAX_QUERY_CHARS - 2000 else query
 
     def filter_hits(self, hits: Sequence[JsonObject]) -> list[JsonObject]:
-        """Those hits that are wanted: engines take the words for advice."""
-        return [hit for hit in hits if not self.domains or self._allows(hit)]
+        """Return the hits on allowed domains: engines treat `site:` only as a hint."""
+        return [hit for hit in hits if not self.domains or self._is_allowed(hit)]
 
-    def _allows(self, hit: JsonObject) -> bool:
-        # Google's addresses are redirects: the source tells where they lead.
+    def _is_allowed(self, hit: JsonObject) -> bool:
+        # Google's URLs are redirects: the source names the target site.
         hosts = [_domain(hit.get("source")), _domain(hit.get("url"))]
         return any(
             host == domain or host.endswith(f".{domain}")

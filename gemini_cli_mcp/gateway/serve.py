@@ -1,4 +1,4 @@
-"""The life of a gateway: it listens until it is told to end, and leaves nothing behind."""
+"""Run the gateway until it is stopped, and clean up."""
 
 import logging
 import socket
@@ -31,15 +31,16 @@ async def serve_gateway(
     port: int,
     allowed_hosts: Sequence[str],
 ) -> None:
-    """Serve until SIGTERM or SIGINT. ConfigError if it cannot begin."""
+    """Serve until SIGTERM or SIGINT; raise ConfigError if it cannot start."""
     tokens = parse_tokens(environ)
     require_tokens_if_public(host, tokens)
     require_valid_hosts(allowed_hosts, tokens)
     upstreams = load_upstreams(settings.engines.gateway, settings.upstream_url, environ)
     if tokens and any(upstream.pass_authorization for upstream in upstreams.all):
         raise ConfigError(
-            "gateway.upstreams: `passAuthorization` does not go with GEMINI_MCP_HTTP_TOKENS: the "
-            "client's Authorization is our token then, and must not reach an upstream."
+            "gateway.upstreams: `passAuthorization` cannot be combined with "
+            "GEMINI_MCP_HTTP_TOKENS: the client's Authorization header then holds the gateway's "
+            "token, which must not reach an upstream. Remove one of them."
         )
     sock = bind_socket(host, port)
     workspace = Workspace(settings.config_dir)
@@ -63,4 +64,4 @@ async def serve_gateway(
 def _log_addresses(sock: socket.socket, upstreams: Upstreams) -> None:
     for upstream in upstreams.all:
         logger.info("Upstream %s: %s", upstream.id, upstream.base_url)
-    logger.info("The gateway listens at %s/v1", base_url(sock))
+    logger.info("Gateway listens at %s/v1", base_url(sock))

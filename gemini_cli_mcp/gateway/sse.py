@@ -1,4 +1,4 @@
-"""Server-sent events from bytes that may be cut anywhere, also inside a character."""
+"""Server-sent events, parsed from bytes that may be split anywhere, even inside a character."""
 
 from collections.abc import AsyncIterable, AsyncIterator
 
@@ -8,17 +8,17 @@ from gemini_cli_mcp.gateway.upstream_client import UpstreamUnavailable
 from gemini_cli_mcp.limits import Limits
 
 MAX_EVENT_BYTES = 16 << 20
-"""Bytes of one event; an upstream that sends more is not one."""
+"""Maximum bytes of one event; no legitimate upstream sends more."""
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = "[DONE]"
 EVENTS_PER_YIELD = 100
-"""Events after which others get a turn: a fast upstream must not stop the whole gateway."""
+"""Events between checkpoints: a fast upstream must not block the whole gateway."""
 
 
 async def parse_events(chunks: AsyncIterable[bytes], limits: Limits) -> AsyncIterator[str]:
-    """The `data` of each event. Comments, names and ids are nobody's business here."""
+    """Yield the `data` of each event; comments, names and ids are ignored."""
     count = 0
-    async for data in _events(_bounded(chunks, limits.max_upstream_bytes)):
+    async for data in _split_events(_limit_bytes(chunks, limits.max_upstream_bytes)):
         count += 1
         if count > limits.max_upstream_events:
             raise UpstreamUnavailable(
@@ -29,7 +29,7 @@ async def parse_events(chunks: AsyncIterable[bytes], limits: Limits) -> AsyncIte
         yield data
 
 
-async def _bounded(chunks: AsyncIterable[bytes], max_bytes: int) -> AsyncIterator[bytes]:
+async def _limit_bytes(chunks: AsyncIterable[bytes], max_bytes: int) -> AsyncIterator[bytes]:
     size = 0
     async for chunk in chunks:
         size += len(chunk)
@@ -38,19 +38,19 @@ async def _bounded(chunks: AsyncIterable[bytes], max_bytes: int) -> AsyncIterato
         yield chunk
 
 
-async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
+async def _split_events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
     pieces: list[bytes] = []
     data: list[str] = []
     size = 0
     async for chunk in chunks:
         size += len(chunk)
         if size > MAX_EVENT_BYTES:
-            raise UpstreamUnavailable("The upstream sent an event without end.")
+            raise UpstreamUnavailable("The upstream sent an event that is too large.")
         if b"\n" not in chunk:
             pieces.append(chunk)
             continue
-        *lines, rest = b"".join([*pieces, chunk]).split(b"\n")
-        pieces = [rest]
+        *lines, remainder = b"".join([*pieces, chunk]).split(b"\n")
+        pieces = [remainder]
         for line in lines:
             text = line.removesuffix(b"\r").decode("utf-8", "replace")
             if text.startswith("data:"):
@@ -58,15 +58,14 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
             elif not text and data:
                 yield "\n".join(data)
                 data.clear()
-                size = len(rest)
-    last = b"".join(pieces)
-    if last.startswith(b"data:"):
-        data.append(last[5:].decode("utf-8", "replace").strip())
+                size = len(remainder)
+    tail = b"".join(pieces)
+    if tail.startswith(b"data:"):
+        data.append(tail[5:].decode("utf-8", "replace").strip())
     if data:
         yield "\n".join(data)
 
 
 def format_event(data: str, name: str | None = None) -> bytes:
-    """One event of our own."""
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {data}\n\n".encode("utf-8", "replace")
+    name_line = f"event: {name}\n" if name else ""
+    return f"{name_line}data: {data}\n\n".encode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Tool calls of one assistant turn, put together from whatever an upstream sends.
+"""Assemble the tool calls of one assistant turn, tolerating the quirks of upstreams.
 
-GLM gives a call another id in every delta, Ollama the whole call at once, some number all calls
-0, others none, or send arguments that are an object already.
+GLM changes the id of a call in every delta, Ollama sends each call in one delta, some upstreams
+give all calls the index 0, others send no index, or send arguments as an object.
 """
 
 import json
@@ -12,14 +12,14 @@ from gemini_cli_mcp.gateway.upstream_client import UpstreamUnavailable
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 
 WEB_SEARCH_NAME = "web_search"
-"""The function that is ours."""
-_STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+"""Name of the function that the gateway injects."""
+_JSON_TOKEN = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 MAX_NAME_CHARS = 256
-"""Characters of a tool's name; the API takes 64."""
+"""Maximum characters of a tool name; the API allows 64."""
 
 
 class ToolCall:
-    """One call, as far as it has come."""
+    """One tool call, possibly still incomplete."""
 
     def __init__(
         self,
@@ -29,37 +29,36 @@ class ToolCall:
         *,
         search_injected: bool = True,
     ) -> None:
-        """With `hides` the request had our tool: else a call of that name is the client's."""
+        """Without `search_injected`, a call of `web_search` is the client's own."""
         self.id = call_id
         self.name = name
         self.kind = "function"
-        """Or `custom`, whose arguments are any text."""
+        """`function`, or `custom` with arbitrary text as arguments."""
         self.extra: JsonObject = {}
-        """What else the upstream said of it, and may want to hear again."""
+        """Other fields from the upstream, which may need them back."""
         self.client_index: int | None = None
-        """Its number among those that the client has seen the beginning of."""
+        """Index among the calls that the client has seen; None until then."""
         self.search_injected = search_injected
         self._pieces: list[str] = []
-        self._balance = _BracketCounter()
+        self._brackets = _BracketCounter()
         self.add_arguments(arguments)
 
     @property
     def arguments(self) -> str:
-        """All that has come of them."""
+        """The arguments received so far."""
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
         return self._pieces[0] if self._pieces else ""
 
     def add_arguments(self, piece: str) -> None:
-        """More of its arguments."""
         if piece:
             self._pieces.append(piece)
-            self._balance.add(piece)
+            self._brackets.add(piece)
 
     @property
     def looks_complete(self) -> bool:
-        """Whether all that was opened in its arguments is closed; quick, however long they are."""
-        return self._balance.is_balanced
+        """Whether all brackets and quotes in the arguments are closed; cheap for any length."""
+        return self._brackets.is_balanced
 
     @property
     def has_arguments(self) -> bool:
@@ -71,12 +70,12 @@ class ToolCall:
 
     @property
     def query(self) -> str:
-        """What a call of ours asks for, as far as that can be told."""
+        """The query of a search; empty if the arguments cannot be parsed."""
         return str((search_arguments(self) or {}).get("query") or "")
 
     @property
     def is_complete(self) -> bool:
-        """Whether its arguments have come to an end."""
+        """Whether the arguments are complete JSON; custom ones need not be JSON."""
         try:
             json.loads(self.arguments or "{}")
         except (ValueError, RecursionError):
@@ -84,7 +83,7 @@ class ToolCall:
         return True
 
     def as_message(self) -> JsonObject:
-        """As it stands in an assistant message."""
+        """Return the call as it appears in an assistant message."""
         function = {"name": self.name, **self.arguments_delta(self.arguments)}
         return {"id": self.id, "type": self.kind, self.kind: function, **self.extra}
 
@@ -93,34 +92,34 @@ class ToolCall:
 
 
 class _BracketCounter:
-    """Whether brackets and quotes of a JSON text that comes in pieces are closed."""
+    """Tracks whether the brackets and quotes of JSON text that arrives in pieces are closed."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._in_string = False
-        self._rest = ""
+        self._pending_escape = ""
 
     @property
     def is_balanced(self) -> bool:
         return self._depth == 0 and not self._in_string
 
     def add(self, piece: str) -> None:
-        piece = self._rest + piece
+        piece = self._pending_escape + piece
         backslashes = len(piece) - len(piece.rstrip("\\"))
-        self._rest = "\\" if backslashes % 2 else ""  # what it escapes is still to come
-        for match in _STRUCTURE.finditer(piece, 0, len(piece) - len(self._rest)):
-            sign = match[0]
-            if sign == '"':
+        self._pending_escape = "\\" if backslashes % 2 else ""  # the escaped character follows
+        for match in _JSON_TOKEN.finditer(piece, 0, len(piece) - len(self._pending_escape)):
+            symbol = match[0]
+            if symbol == '"':
                 self._in_string = not self._in_string
             elif not self._in_string:
-                self._depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(sign, 0)
+                self._depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(symbol, 0)
 
 
 class ToolCallAssembler:
-    """The calls of one turn."""
+    """The tool calls of one turn."""
 
     def __init__(self, max_calls: int, *, search_injected: bool = True) -> None:
-        """With `hides`, those of our name are ours, and not the client's to see."""
+        """With `search_injected`, calls of `web_search` are ours and hidden from the client."""
         self._max_calls = max_calls
         self._search_injected = search_injected
         self._calls: list[ToolCall] = []
@@ -129,7 +128,7 @@ class ToolCallAssembler:
         self._revealed_count = 0
 
     def add_deltas(self, deltas: object) -> list[JsonObject]:
-        """Take the `tool_calls` of a delta or a message; those deltas that the client may see."""
+        """Add the `tool_calls` of a delta or message; return the deltas visible to the client."""
         visible: list[JsonObject] = []
         for delta in map(object_or_empty, list_or_empty(deltas)):
             call = self._call_for(delta)
@@ -143,7 +142,7 @@ class ToolCallAssembler:
         return visible
 
     def flush(self) -> list[JsonObject]:
-        """At the end of a turn: deltas of those calls that the client has seen nothing of."""
+        """End the turn; return deltas for the client's calls that it has not seen yet."""
         return [
             self._reveal(call)
             for call in self.calls
@@ -152,7 +151,7 @@ class ToolCallAssembler:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """All of them, in order, each with an id of its own."""
+        """All calls in order, each with a unique id."""
         seen_ids: set[str] = set()
         for call in self._calls:
             if not call.id or call.id in seen_ids:
@@ -166,7 +165,7 @@ class ToolCallAssembler:
         return {"index": call.client_index, **call.as_message()}
 
     def _call_for(self, delta: JsonObject) -> ToolCall:
-        """The call that a delta belongs to, which may be a new one."""
+        """Return the call that a delta belongs to, creating it if needed."""
         index = delta.get("index")
         call = (
             self._by_index.get(index) if isinstance(index, int) else self._call_without_index(delta)
@@ -189,7 +188,7 @@ class ToolCallAssembler:
         return None if _has_name(delta) or not self._calls else self._calls[-1]
 
     def _add_delta(self, call: ToolCall, delta: JsonObject) -> str:
-        """Take a delta of this call; the piece of arguments that it brought."""
+        """Add a delta to its call; return the piece of arguments in it."""
         if "custom" in delta:
             call.kind = "custom"
         function = object_or_empty(delta.get(call.kind))
@@ -197,10 +196,10 @@ class ToolCallAssembler:
             call.id = str(delta["id"])
             self._by_id.setdefault(call.id, call)
         name = str(function.get("name") or "")
-        if name != call.name and not (call.name and call.has_arguments):  # repeated, or in pieces
+        if name != call.name and not (call.name and call.has_arguments):  # repeated, or split
             call.name += name
             if len(call.name) > MAX_NAME_CHARS:
-                raise UpstreamUnavailable("The upstream named a tool that has no end.")
+                raise UpstreamUnavailable("The upstream sent a tool name that is too long.")
         for key, value in delta.items():
             if key not in ("index", "id", "type", call.kind):
                 call.extra.setdefault(key, value)
@@ -217,14 +216,14 @@ def _has_name(delta: JsonObject) -> bool:
 
 
 def _starts_new_call(delta: JsonObject, call: ToolCall) -> bool:
-    """Whether an upstream gave the number of one call to the next."""
+    """Whether the upstream reused the index of a finished call for a new one."""
     call_id = str(delta.get("id") or "")
-    renamed = _has_name(delta) and call_id and call_id != call.id
-    return bool(renamed and call.has_arguments and call.looks_complete)
+    has_new_identity = _has_name(delta) and call_id and call_id != call.id
+    return bool(has_new_identity and call.has_arguments and call.looks_complete)
 
 
 def _is_client_call(call: ToolCall) -> bool:
-    """Whether it is clear that a call is the client's, though its name may still grow."""
+    """Whether a call is certainly the client's, even if its name is still incomplete."""
     if (
         not call.search_injected
         or call.kind == "custom"
@@ -235,7 +234,7 @@ def _is_client_call(call: ToolCall) -> bool:
 
 
 def search_arguments(call: ToolCall) -> JsonObject | None:
-    """The arguments of a call to `web_search`; None if they are none."""
+    """Return the arguments of a `web_search` call; None if they are invalid."""
     try:
         arguments: object = json.loads(call.arguments or "{}")
         if isinstance(arguments, str):  # encoded twice

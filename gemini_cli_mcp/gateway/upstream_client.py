@@ -1,4 +1,4 @@
-"""The way to one upstream: what goes there, what comes back, and how that fails."""
+"""HTTP client for one upstream: requests, responses and failures."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -14,9 +14,9 @@ from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.settings.upstreams import Upstream
 
 HTTP_TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
-"""Seconds without a byte; models that think, or are loaded first, take minutes."""
+"""Seconds without a byte; models that reason, or are loaded first, take minutes."""
 DECODED_ENCODINGS = ("identity", "gzip", "deflate")
-"""Codings of a body that are undone when it is read as a whole."""
+"""Content encodings that are decoded when a body is read completely."""
 HOP_BY_HOP = {
     "connection",
     "keep-alive",
@@ -33,7 +33,7 @@ _DROPPED_REQUEST_HEADERS = HOP_BY_HOP | {
     "content-length",
     "accept-encoding",
     "expect",
-    # What clients identify themselves with is for us.
+    # Client credentials are for the gateway only.
     "authorization",
     "cookie",
     "api-key",
@@ -45,11 +45,11 @@ _BODY_HEADERS = {"content-length", "content-encoding", "content-type"}
 
 
 Headers = list[tuple[bytes, bytes]]
-"""As they are on the wire: names in small letters, each as often as it was sent."""
+"""Raw headers: lowercase names, repeated as often as they were sent."""
 
 
 class UpstreamRejected(Exception):
-    """The upstream answered something else than was asked for: the client's to see as it is."""
+    """The upstream sent an error or an unexpected response, to be passed to the client as is."""
 
     def __init__(self, status: int, headers: Headers, body: bytes) -> None:
         super().__init__(status)
@@ -59,14 +59,14 @@ class UpstreamRejected(Exception):
 
     @property
     def error(self) -> JsonObject:
-        """The error object inside, or one of our own."""
+        """The error object in the body, or one of our own."""
         return self._error_in_body or upstream_error(
             f"The upstream answered with status {self.status}."
         )
 
     @property
     def error_message(self) -> str | None:
-        """What the error inside says; None if there is none."""
+        """The message of the error in the body; None if there is no error."""
         return str(self._error_in_body.get("message") or "") if self._error_in_body else None
 
     @property
@@ -78,7 +78,7 @@ class UpstreamRejected(Exception):
 
 
 class UpstreamUnavailable(Exception):
-    """The upstream cannot be reached, went away in the middle, or sent what is no answer."""
+    """The upstream is unreachable, disconnected mid-answer, or sent an invalid answer."""
 
     def __init__(self, message: str, error: JsonObject | None = None) -> None:
         super().__init__(message)
@@ -86,24 +86,24 @@ class UpstreamUnavailable(Exception):
 
 
 def upstream_error(message: str) -> JsonObject:
-    """The error object for a failure of an upstream."""
+    """Return the error object for an upstream failure."""
     return {"message": message, "type": "api_error", "param": None, "code": "upstream_failed"}
 
 
 def error_object(error: object) -> JsonObject:
-    """What an upstream calls its error, as an object; some send words alone."""
+    """Normalize an upstream's error to an object; some send only a string."""
     return upstream_error(error) if isinstance(error, str) and error else object_or_empty(error)
 
 
 class _NoCookies(DefaultCookiePolicy):
-    """What an upstream wants to remember of one client is nothing for the next."""
+    """Rejects all cookies, so that none leaks from one client to another."""
 
     def set_ok(self, cookie: object, request: object) -> bool:
         return False
 
 
 def create_http_client() -> httpx2.AsyncClient:
-    """For all requests of one gateway; proxies are for the world, not for this machine."""
+    """Create the HTTP client for all requests of a gateway; loopback bypasses proxies."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
     direct = dict.fromkeys(["all://localhost", "all://127.0.0.1", "all://[::1]"])
     return httpx2.AsyncClient(
@@ -113,7 +113,7 @@ def create_http_client() -> httpx2.AsyncClient:
 
 @dataclass(frozen=True)
 class UpstreamClient:
-    """One upstream, and what a client's request said beside its body."""
+    """One upstream, with the headers and query of a client's request."""
 
     upstream: Upstream
     http: httpx2.AsyncClient
@@ -122,24 +122,30 @@ class UpstreamClient:
     query: str = ""
 
     def header(self, name: bytes) -> bytes | None:
-        """What the client's request said of this."""
-        return next((value for known, value in self.headers if known == name), None)
+        """Return this header of the client's request, if present."""
+        return next((value for header_name, value in self.headers if header_name == name), None)
 
     @asynccontextmanager
     async def post_json(self, path: str, body: JsonObject) -> AsyncGenerator[httpx2.Response]:
-        """A request of ours; Refused if it is, Broken if it cannot be made or read."""
+        """Send a request of our own and yield the response.
+
+        Raise UpstreamRejected unless its status is 200, UpstreamUnavailable if sending or reading
+        fails.
+        """
         content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        # Each round is another request.
-        own = replace(self, headers=[h for h in self.headers if h[0] != b"idempotency-key"])
-        seconds = self.limits.upstream_turn_timeout
+        # Each turn is a separate request.
+        client = replace(
+            self, headers=[header for header in self.headers if header[0] != b"idempotency-key"]
+        )
+        timeout = self.limits.upstream_turn_timeout
         try:
-            with anyio.fail_after(seconds):
-                async with own.stream_raw("POST", path, content) as response:
+            with anyio.fail_after(timeout):
+                async with client.stream_raw("POST", path, content) as response:
                     if response.status_code != 200:
                         raise await self.read_rejection(response)
                     yield response
         except TimeoutError:
-            message = f"The upstream {self.upstream.id!r} did not come to an end in {seconds:g} s."
+            message = f"The upstream {self.upstream.id!r} did not finish within {timeout:g} s."
             raise UpstreamUnavailable(message) from None
 
     @asynccontextmanager
@@ -150,17 +156,17 @@ class UpstreamClient:
         content: bytes | None = None,
         *extra_headers: tuple[bytes, bytes],
     ) -> AsyncGenerator[httpx2.Response]:
-        """A request as it is, with more headers, and whatever comes back."""
+        """Send a request unchanged, with extra headers, and yield the response of any status."""
         if self.upstream.key_variable and not self.upstream.key:
             raise UpstreamUnavailable(
                 f"The upstream {self.upstream.id!r} has no key: set {self.upstream.key_variable} "
-                "in the gateway's environment and start it again."
+                "in the gateway's environment and restart it."
             )
         url = f"{self.upstream.base_url}{path}" + (f"?{self.query}" if self.query else "")
-        headers = [*self._headers(), *extra_headers]
+        headers = [*self._request_headers(), *extra_headers]
         try:
-            async with self.http.stream(method, url, content=content, headers=headers) as answer:
-                yield answer
+            async with self.http.stream(method, url, content=content, headers=headers) as response:
+                yield response
         except httpx2.TimeoutException:
             raise UpstreamUnavailable(
                 f"The upstream {self.upstream.id!r} did not answer in time."
@@ -172,33 +178,39 @@ class UpstreamClient:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             name = type(error).__name__
             raise UpstreamUnavailable(
-                f"The upstream {self.upstream.id!r} broke off ({name})."
+                f"The connection to the upstream {self.upstream.id!r} failed ({name})."
             ) from None
 
-    def _headers(self) -> Headers:
-        hops = (self.header(b"connection") or b"").lower().split(b",")
-        dropped = {*_DROPPED_REQUEST_HEADERS, *(hop.strip().decode("latin-1") for hop in hops)}
-        sent = [
+    def _request_headers(self) -> Headers:
+        connection_headers = (self.header(b"connection") or b"").lower().split(b",")
+        dropped = {
+            *_DROPPED_REQUEST_HEADERS,
+            *(header.strip().decode("latin-1") for header in connection_headers),
+        }
+        headers = [
             (name, value) for name, value in self.headers if name.decode("latin-1") not in dropped
         ]
         authorization = self.header(b"authorization")
         if self.upstream.pass_authorization and authorization:
-            sent.append((b"authorization", authorization))
+            headers.append((b"authorization", authorization))
         elif self.upstream.key:
-            sent.append((b"authorization", f"Bearer {self.upstream.key}".encode()))
-        return sent
+            headers.append((b"authorization", f"Bearer {self.upstream.key}".encode()))
+        return headers
 
     async def read_rejection(self, response: httpx2.Response) -> UpstreamRejected:
-        """The whole of an answer, for the client."""
-        kind = response.headers.get("content-type", "application/json")
-        headers = [*metadata_headers(response), (b"content-type", kind.encode("utf-8", "replace"))]
-        coding = response.headers.get("content-encoding", "identity").lower()
-        if coding not in DECODED_ENCODINGS:  # then it is as it came
-            headers.append((b"content-encoding", coding.encode("latin-1", "replace")))
+        """Read a complete response to pass to the client."""
+        content_type = response.headers.get("content-type", "application/json")
+        headers = [
+            *metadata_headers(response),
+            (b"content-type", content_type.encode("utf-8", "replace")),
+        ]
+        encoding = response.headers.get("content-encoding", "identity").lower()
+        if encoding not in DECODED_ENCODINGS:  # the body is passed on still encoded
+            headers.append((b"content-encoding", encoding.encode("latin-1", "replace")))
         return UpstreamRejected(response.status_code, headers, await self.read_all(response))
 
     async def read_all(self, response: httpx2.Response) -> bytes:
-        """All of a response, which must have an end."""
+        """Read the complete body, up to the size limit."""
         body = bytearray()
         async for chunk in response.aiter_bytes():
             body += chunk
@@ -208,7 +220,7 @@ class UpstreamClient:
 
 
 def metadata_headers(response: httpx2.Response) -> Headers:
-    """What an answer's headers say beside its body: request ids, rate limits."""
+    """Return the headers that do not describe the body: request ids, rate limits."""
     return [
         (name, value)
         for name, value in forwardable_headers(response)
@@ -217,10 +229,10 @@ def metadata_headers(response: httpx2.Response) -> Headers:
 
 
 def forwardable_headers(response: httpx2.Response) -> Headers:
-    """The headers of an answer that are the client's."""
-    raw = [(name.lower(), value) for name, value in response.headers.raw]
+    """Return the response headers that may be passed to the client."""
+    headers = [(name.lower(), value) for name, value in response.headers.raw]
     return [
         (name, value)
-        for name, value in raw
+        for name, value in headers
         if name.decode("latin-1") not in _DROPPED_RESPONSE_HEADERS
     ]

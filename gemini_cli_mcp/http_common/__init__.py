@@ -1,1 +1,1 @@
-"""What both HTTP servers share: listening, access, logs, metrics."""
+"""Shared by both HTTP servers: serving, authentication, access log and metrics."""

@@ -11,9 +11,9 @@ logger = logging.getLogger(__name__)
 
 
 class AccessLogMiddleware:
-    """A line for every request: who asked for what, what came of it, and how long that took.
+    """Log method, path, status, owner and duration of every request.
 
-    Neither queries nor headers nor bodies are in it.
+    Query strings, headers and bodies are not logged.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -37,7 +37,7 @@ class AccessLogMiddleware:
         finally:
             seconds = time.monotonic() - started
             path = truncate_line(scope["path"], 100)
-            owner = scope.get("owner") or "nobody"
+            owner = scope.get("owner") or "unauthenticated client"
             template = "%s %s: %s for %s in %.2f s"
-            outcome = status or "left"
+            outcome = status or "no response"
             logger.info(template, scope["method"], path, outcome, owner, seconds)

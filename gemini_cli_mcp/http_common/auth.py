@@ -1,7 +1,7 @@
-"""Who may come in over HTTP: bearers of a token, and only through an address that we know.
+"""HTTP access control: bearer tokens, and checks of the Host and Origin headers.
 
-Without tokens everything on this machine may come in, so a web page in its browser must not:
-its requests carry the page's origin, or the name that an evil resolver pointed to us.
+Without tokens, every local program may connect, so web pages in a local browser must be kept out:
+their requests carry the page's origin or, after DNS rebinding, a foreign host name.
 """
 
 import hashlib
@@ -24,76 +24,82 @@ logger = logging.getLogger(__name__)
 TOKENS_VARIABLE = "GEMINI_MCP_HTTP_TOKENS"
 MIN_TOKEN_CHARS = 16
 APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
-"""Schemes of applications on this machine, which are no pages of somebody else's."""
-ANONYMOUS_OWNER = "anyone"
-"""The owner of what comes in where there are no tokens."""
+"""Origin schemes of local applications, as opposed to web pages."""
+ANONYMOUS_OWNER = "anonymous"
+"""Owner of all requests when no tokens are configured."""
 
 ErrorResponseFactory = Callable[[int, str, str], Response]
-"""Makes an answer of a status, what happened, and a code, in the edge's own form."""
+"""Builds a response from a status, a message and a code, in the format of the server."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """What lets a client in, and whose calls it makes."""
+    """A bearer token and the owner of the calls that use it."""
 
     value: str
     owner: str
 
     @classmethod
     def parse(cls, text: str) -> "Token":
-        """`name=token`, whose owner is the name, or a token, whose owner is named by its hash."""
+        """Parse `name=token` (owned by `name`) or `token` (owned by a hash of it)."""
         name, _, value = text.partition("=")
-        if _OWNER_NAME.fullmatch(name) and value.strip("="):  # else the `=` are the token's own end
+        if _OWNER_NAME.fullmatch(name) and value.strip(
+            "="
+        ):  # else `=` is base64 padding of a bare token
             return cls(value, name)
         return cls(text, hashlib.sha256(text.encode("latin-1", "replace")).hexdigest()[:16])
 
 
 def parse_tokens(environ: Mapping[str, str]) -> tuple[Token, ...]:
-    """The tokens that the environment holds; an empty variable counts as unset."""
-    value_of_variable = environ.get(TOKENS_VARIABLE, "")
-    entries = [text.strip() for text in value_of_variable.split(",") if text.strip()]
-    if value_of_variable and not entries:
+    """Return the configured tokens; an empty variable counts as unset."""
+    raw_value = environ.get(TOKENS_VARIABLE, "")
+    entries = [text.strip() for text in raw_value.split(",") if text.strip()]
+    if raw_value and not entries:
         raise ConfigError(
-            f"{TOKENS_VARIABLE} contains only blanks and commas. Unset it to serve this machine "
-            "without tokens."
+            f"{TOKENS_VARIABLE} contains only blanks and commas. Unset it to serve only this "
+            "machine, without tokens."
         )
     tokens = [Token.parse(text) for text in entries]
     if len({token.value for token in tokens}) < len(tokens):
-        raise ConfigError(f"{TOKENS_VARIABLE}: a token is there twice.")
+        raise ConfigError(f"{TOKENS_VARIABLE}: tokens must be unique.")
     for number, token in enumerate(tokens, 1):
         value = token.value
         if not value.strip("=") or (value.endswith("=") and len(value) < MIN_TOKEN_CHARS):
-            raise ConfigError(f"{TOKENS_VARIABLE}: token {number} has a name and no token.")
+            raise ConfigError(f"{TOKENS_VARIABLE}: entry {number} has a name but no token.")
         if not value.isascii() or not value.isprintable() or " " in value:
             raise ConfigError(
-                f"{TOKENS_VARIABLE}: token {number} should be printable ASCII without spaces."
+                f"{TOKENS_VARIABLE}: token {number} must be printable ASCII without spaces."
             )
         if len(value) < MIN_TOKEN_CHARS:
-            logger.warning("%s: token %d is short enough to be guessed", TOKENS_VARIABLE, number)
+            logger.warning(
+                "%s: token %d is short enough to be guessed; use a longer one",
+                TOKENS_VARIABLE,
+                number,
+            )
     return tuple(tokens)
 
 
 def require_valid_hosts(names: Sequence[str], tokens: Sequence[Token]) -> None:
-    """Refuse names for `--allowed-host` that no client could send, or that need a token."""
+    """Raise ConfigError for an `--allowed-host` that is malformed or requires tokens."""
     for name in names:
         if not _HOST_NAME.fullmatch(name):
             raise ConfigError(
-                f"--allowed-host {name}: should be a name or an address, with a port or without, "
+                f"--allowed-host {name}: must be a host name or address, optionally with a port, "
                 "such as mcp.example.com or [2001:db8::1]:8000."
             )
-        if not tokens and not is_loopback(_host(f"//{name}")):
+        if not tokens and not is_loopback(_parse_host(f"//{name}")):
             raise ConfigError(
-                f"--allowed-host {name} admits everyone who comes through a proxy, so "
-                f"{TOKENS_VARIABLE} must be set: comma-separated tokens, one per client."
+                f"--allowed-host {name} allows requests from other machines, so {TOKENS_VARIABLE} "
+                "must be set: comma-separated tokens, one per client."
             )
 
 
 def require_tokens_if_public(host: str, tokens: Sequence[Token]) -> None:
-    """Refuse to listen where strangers can come in without a token."""
+    """Raise ConfigError if other machines could connect without a token."""
     if not tokens and not is_loopback(host):
         raise ConfigError(
-            f"--host {host} can be reached from other machines, so {TOKENS_VARIABLE} must be set: "
-            "comma-separated tokens, one for each client. Without any, 127.0.0.1 it is."
+            f"--host {host} is reachable from other machines, so {TOKENS_VARIABLE} must be set: "
+            "comma-separated tokens, one per client. Without tokens, use --host 127.0.0.1."
         )
 
 
@@ -102,7 +108,7 @@ _HOST_NAME = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?", re.ASCII
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this name or address is this very machine."""
+    """Return whether this host name or address is a loopback one."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -110,7 +116,7 @@ def is_loopback(host: str) -> bool:
 
 
 class AuthMiddleware:
-    """In front of an application: whoever comes through has an owner's name in its scope."""
+    """ASGI middleware that rejects requests or sets their `owner` in the scope."""
 
     def __init__(
         self,
@@ -121,9 +127,9 @@ class AuthMiddleware:
         public_paths: Sequence[str] = (),
         allowed_hosts: Sequence[str] = (),
     ) -> None:
-        """`hosts` are names that we have beside this machine's."""
+        """`allowed_hosts` are accepted in addition to loopback names."""
         self._app = app
-        self._allowed_hosts = {_host(f"//{host}") for host in allowed_hosts}
+        self._allowed_hosts = {_parse_host(f"//{host}") for host in allowed_hosts}
         self._tokens = tokens
         self._error_response = error_response
         self._public_paths = public_paths
@@ -136,11 +142,11 @@ class AuthMiddleware:
         origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
         rejection = self._check_host_and_origin(headers, origins)
         if not rejection and scope["path"] not in self._public_paths:
-            scope["owner"] = self._owner(headers.get(b"authorization", ""))
+            scope["owner"] = self._authenticate(headers.get(b"authorization", ""))
             if not scope["owner"]:
                 rejection = self._error_response(
                     401,
-                    f"A token is needed: `Authorization: Bearer …` with one of {TOKENS_VARIABLE}.",
+                    f"Send `Authorization: Bearer …` with one of the tokens in {TOKENS_VARIABLE}.",
                     "invalid_api_key",
                 )
                 rejection.headers["www-authenticate"] = "Bearer"
@@ -148,12 +154,12 @@ class AuthMiddleware:
                 CURRENT_OWNER.set(scope["owner"])
         await (rejection or self._app)(scope, receive, send)
 
-    def _owner(self, authorization: str) -> str | None:
+    def _authenticate(self, authorization: str) -> str | None:
         if not self._tokens:
             return ANONYMOUS_OWNER
         scheme, _, credentials = authorization.partition(" ")
         value = credentials.strip().encode("latin-1")
-        # All are compared, so that time tells nothing.
+        # Compare with all tokens, so that the duration does not depend on which one matches.
         owners = [
             token.owner
             for token in self._tokens
@@ -164,30 +170,30 @@ class AuthMiddleware:
     def _check_host_and_origin(
         self, headers: Mapping[bytes, str], origins: Sequence[str]
     ) -> Response | None:
-        """What a web page of somebody else's gets."""
+        """Return the error response for a foreign web page, or None."""
         name = headers.get(b"host", "")
-        if not _HOST_NAME.fullmatch(name) or not self._is_known_host(_host(f"//{name}")):
-            message = "This server is not known by that name; --allowed-host tells it others."
+        if not _HOST_NAME.fullmatch(name) or not self._is_allowed_host(_parse_host(f"//{name}")):
+            message = "Host not allowed. Start the server with --allowed-host to allow it."
             return self._error_response(421, message, "host_not_allowed")
         if not all(self._is_trusted_origin(origin) for origin in origins):
             return self._error_response(
-                403, "Pages of this origin may not call.", "origin_not_allowed"
+                403, "Requests from this origin are not allowed.", "origin_not_allowed"
             )
         return None
 
-    def _is_known_host(self, host: str) -> bool:
+    def _is_allowed_host(self, host: str) -> bool:
         return is_loopback(host) or host in self._allowed_hosts
 
     def _is_trusted_origin(self, origin: str) -> bool:
-        """A page of ours, or an application: their origins have schemes of their own."""
+        """Return whether the origin is one of our hosts or a local application."""
         scheme, slashes, _ = origin.lower().partition("://")
         if scheme in ("http", "https"):
-            return bool(slashes) and self._is_known_host(_host(origin))
+            return bool(slashes) and self._is_allowed_host(_parse_host(origin))
         return bool(slashes) and scheme in APP_SCHEMES
 
 
-def _host(address: str) -> str:
+def _parse_host(url: str) -> str:
     try:
-        return urlsplit(address).hostname or ""
+        return urlsplit(url).hostname or ""
     except ValueError:
         return ""

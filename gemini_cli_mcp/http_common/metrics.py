@@ -1,4 +1,4 @@
-"""What a deployment wants to know of its server, for Prometheus."""
+"""Prometheus metrics of a server."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,37 +13,37 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics:
-    """All numbers of one server."""
+    """The metrics of one server."""
 
     def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
-        """`now` are numbers that are looked up when they are asked for: by name, what and how."""
+        """`gauges` maps names to a description and a function that returns the current value."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._calls = Counter(
             "gemini_mcp_calls",
-            "Tool calls that ended",
+            "Completed tool calls",
             ["tool", "outcome"],
             registry=self._registry,
         )
         self._errors = Counter(
-            "gemini_mcp_errors", "Tool calls that failed", ["code"], registry=self._registry
+            "gemini_mcp_errors", "Failed tool calls", ["code"], registry=self._registry
         )
         self._seconds = Histogram(
             "gemini_mcp_call_seconds",
-            "How long tool calls took",
+            "Duration of tool calls in seconds",
             ["tool"],
             buckets=DURATION_BUCKETS,
             registry=self._registry,
         )
         self._tokens = Counter(
-            "gemini_mcp_tokens", "Tokens of the models that answered", registry=self._registry
+            "gemini_mcp_tokens", "Tokens used by all models", registry=self._registry
         )
         for name, (description, read_value) in gauges.items():
             gauge = Gauge(f"gemini_mcp_{name}", description, registry=self._registry)
             gauge.set_function(read_value)
 
     def record_call(self, tool: str, result: JsonObject | None, seconds: float) -> None:
-        """A call ended with this; None: its client left it."""
+        """Record a completed call; `result` is None if the client cancelled it."""
         self._seconds.labels(tool).observe(seconds)
         if result is None:
             self._calls.labels(tool, "cancelled").inc()
@@ -53,7 +53,7 @@ class Metrics:
             self._errors.labels(str(error.get("code"))).inc()
 
     def record_usage(self, result: JsonObject) -> None:
-        """A result that models have worked on."""
+        """Add the token usage of a result."""
         usage = object_or_empty(object_or_empty(result.get("metadata")).get("usage"))
         self._tokens.inc(max(0, int_or_zero(usage.get("total_tokens"))))
 

@@ -1,4 +1,4 @@
-"""The life of an HTTP server: it listens until it is told to end, and ends in order."""
+"""Run an HTTP server until a signal arrives, then shut it down gracefully."""
 
 import asyncio
 import signal
@@ -17,9 +17,10 @@ from gemini_cli_mcp.limits import Limits
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Where clients come in; ConfigError if that cannot be."""
+    """Return a listening socket; ConfigError if the address is unusable."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # TCP by name: else asyncio does not know that it is, and pieces of an answer wait for 40 ms.
+    # Name the protocol: asyncio sets TCP_NODELAY only if it is explicitly TCP, and without that
+    # option parts of a response are delayed by 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -32,8 +33,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def base_url(sock: socket.socket) -> str:
-    name, port = sock.getsockname()[:2]
-    return f"http://{f'[{name}]' if ':' in name else name}:{port}"
+    host, port = sock.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def run_server(
@@ -44,10 +45,10 @@ async def run_server(
     grace: float,
     on_shutdown: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP; then running requests have `grace` seconds.
+    """Serve until SIGTERM, SIGINT or SIGHUP; then give running requests `grace` seconds.
 
-    A second signal ends them at once. `end` is told when they are to end; whatever does not
-    within `limits.shutdown_cut_off` seconds is cut off.
+    After that, or on a second signal, `on_shutdown` is called to end them. Requests that have not
+    ended `limits.forced_shutdown_delay` seconds later are cancelled.
     """
 
     class Protocol(_HeaderTimeoutProtocol):
@@ -77,7 +78,7 @@ async def run_server(
 
 
 class BodyError(Exception):
-    """Why the body of a request is not taken."""
+    """The body of a request was rejected."""
 
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message)
@@ -87,52 +88,54 @@ class BodyError(Exception):
 
 
 async def read_body(receive: Receive, max_bytes: int, timeout: float) -> bytes:
-    """The body of a request, which may have so many bytes and take so long."""
+    """Read the body of a request, with limits on its size and duration."""
     body = bytearray()
     try:
         with anyio.fail_after(timeout):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise BodyError(400, "The client left.", "left")
+                    raise BodyError(400, "The client disconnected.", "left")
                 body += message.get("body", b"")
                 if len(body) > max_bytes:
                     limit = f"{max_bytes >> 20} MiB"
-                    raise BodyError(413, f"The body must be at most {limit}.", "body_too_large")
+                    raise BodyError(
+                        413, f"The request body must be at most {limit}.", "body_too_large"
+                    )
                 if not message.get("more_body"):
                     return bytes(body)
     except TimeoutError:
-        raise BodyError(408, "The body did not come in time.", "timeout") from None
+        raise BodyError(408, "Timed out waiting for the request body.", "timeout") from None
 
 
 class _Server(uvicorn.Server):
-    """Signals are ours: it would end the process before anything is cleaned up."""
+    """Leave signals to us: uvicorn would re-raise them and exit before our cleanup."""
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
 
 
 class _HeaderTimeoutProtocol(H11Protocol):
-    """Does not wait for ever for a client that begins to speak and does not come to an end."""
+    """Close connections of clients that do not send complete request headers in time."""
 
-    head_timeout: float  # of the class: uvicorn makes the instances
+    head_timeout: float  # a class attribute, because uvicorn creates the instances
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait_for_request()
+        self._start_head_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._wait_for_request()
+        self._start_head_timer()
 
-    def _wait_for_request(self) -> None:
+    def _start_head_timer(self) -> None:
         previous_cycle: Any = self.cycle
 
-        def close_if_silent() -> None:
+        def close_if_idle() -> None:
             if self.cycle is previous_cycle and not self.transport.is_closing():
                 self.transport.close()
 
-        asyncio.get_running_loop().call_later(self.head_timeout, close_if_silent)
+        asyncio.get_running_loop().call_later(self.head_timeout, close_if_idle)
 
 
 async def _shut_down_on_signal(

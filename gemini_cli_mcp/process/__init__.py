@@ -1,1 +1,1 @@
-"""HOW a child runs. Knows nothing of gemini."""
+"""Child processes and their cleanup. Independent of gemini."""

@@ -1,9 +1,9 @@
-"""A child process whose whole tree can be ended, whatever happens to the server.
+"""A child process whose whole tree can be stopped, even if the server is killed.
 
 On Linux a guardian process (guardian_main.py) runs the command. It kills the whole process tree,
-including processes that left the group, when told to and when the server dies. Telling it takes
-writing one byte, which no cancellation can interrupt. Elsewhere the command gets its own session,
-and its process group is killed.
+including processes that left the group, on request and when the server dies. A request is a
+single byte written to a pipe, which no cancellation can interrupt. On other systems the command
+gets its own session, and its process group is killed.
 """
 
 import asyncio
@@ -22,24 +22,24 @@ import anyio
 from gemini_cli_mcp.process import guardian_main
 
 MAX_STDOUT_BYTES = 16 << 20
-"""Bytes of stdout that are taken; a child that writes more is ended."""
+"""Maximum bytes of stdout; a child that writes more is stopped."""
 STDERR_TAIL_BYTES = 16 << 10
-"""Bytes of stderr that are kept: the last ones say why it failed."""
+"""Bytes of stderr to keep: the last ones explain a failure."""
 PIPE_BYTES = 1 << 20
-"""The gemini CLI exits with unflushed data; a large pipe takes it in (64 KiB lost some)."""
+"""Size of the pipes: the gemini CLI exits with unflushed data, and 64 KiB pipes lost some of it."""
 TERMINATE_GRACE = 0.5
-"""Seconds between SIGTERM and SIGKILL: MCP clients give a whole server two."""
+"""Seconds between SIGTERM and SIGKILL: MCP clients allow two for the whole server."""
 GUARDIAN_TIMEOUT = 2.0
-"""Seconds beyond the grace that a guardian gets to end a stubborn tree."""
+"""Seconds beyond the grace period for a guardian to kill a stubborn tree."""
 DRAIN_TIMEOUT = 1.0
-"""Seconds to read what is left in the pipes after the end."""
+"""Seconds to read the remaining output after the child has exited."""
 
 
 class Child(asyncio.SubprocessProtocol):
-    """What the pipes bring, bounded, and whether the child still lives.
+    """Collects the child's output, within limits, and tracks whether it is running.
 
-    `process_exited` comes when the child is gone. `Process.wait()` would also wait for the
-    pipes, which a grandchild may hold open for ever (cpython gh-119710).
+    `process_exited` is called as soon as the child exits. `Process.wait()` would also wait for
+    the pipes, which a grandchild may hold open forever (cpython gh-119710).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Child(asyncio.SubprocessProtocol):
         self._max_stdout_bytes = max_stdout_bytes
         self._line = bytearray()
         self.stdout_bytes = 0
-        """Bytes of stdout so far, or since somebody set it back."""
+        """Bytes of stdout so far, or since the owner reset it."""
         self.open_pipes = {0, 1, 2}
         self.stderr = bytearray()
         self.last_output = time.monotonic()
@@ -57,18 +57,18 @@ class Child(asyncio.SubprocessProtocol):
         self.exited = asyncio.Event()
         self.drained = asyncio.Event()
         self.changed = asyncio.Event()
-        """Something happened that whoever follows must look at."""
+        """Set on output, a closed pipe or exit; the waiting task clears it."""
         self.exit_code: int | None = None
-        """Negative: killed by that signal."""
+        """Negative if the command was killed by that signal."""
         self.find_pid: Callable[[], int | None] = lambda: None
-        """The command's own process, once it is there."""
+        """Returns the pid of the command itself, once it has started."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         _running.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # All is over, and if `run` was cancelled twice nobody else is left to close this.
+        # If `run` was cancelled twice, nothing else closes the transport.
         self._transport.close()
         _running.discard(self)
 
@@ -79,12 +79,12 @@ class Child(asyncio.SubprocessProtocol):
             self.stderr += data
             del self.stderr[:-STDERR_TAIL_BYTES]
         elif self.stdout_bytes + len(data) > self._max_stdout_bytes:
-            self.exceeded_output_limit = True  # keep draining, keep nothing
+            self.exceeded_output_limit = True  # keep draining, but discard
         else:
             self.stdout_bytes += len(data)
-            first, *others = data.split(b"\n")
+            first, *rest = data.split(b"\n")
             self._line += first
-            for part in others:
+            for part in rest:
                 self._finish_line()
                 self._line += part
 
@@ -108,7 +108,7 @@ class Child(asyncio.SubprocessProtocol):
 
 
 @contextlib.asynccontextmanager
-async def spawned(
+async def spawn_child(
     child: Child,
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -116,10 +116,10 @@ async def spawned(
     scratch: Path | None,
     grace: float = TERMINATE_GRACE,
 ) -> AsyncGenerator[asyncio.WriteTransport]:
-    """The command, from its start to the end of its whole tree; yields where to write to it.
+    """Start the command and yield its stdin; stop its whole tree when the context exits.
 
-    Should this whole process be killed meanwhile, the folder `scratch` goes with it (Linux).
-    Raises OSError if it cannot be started.
+    If this process is killed meanwhile, the folder `scratch` is removed (Linux only).
+    Raises OSError if the command cannot be started.
     """
     tree = GuardianHandle(scratch, grace) if sys.platform == "linux" else ProcessGroup(grace)
     try:
@@ -135,9 +135,9 @@ async def spawned(
                 await tree.terminate(child, transport.get_pid())
             finally:
                 if 0 in child.open_pipes:
-                    stdin.abort()  # the child left with its input unread
+                    stdin.abort()  # the child exited without reading its input
                 if child.exited.is_set():
-                    transport.close()  # before that it would kill the guardian
+                    transport.close()  # closing it earlier would kill the guardian
         child.exit_code = tree.exit_code(transport.get_returncode())
     finally:
         tree.close()
@@ -147,7 +147,7 @@ _running: set[Child] = set()
 
 
 def running_count() -> int:
-    """How many commands run, or are still being ended."""
+    """Return the number of commands that are running or being stopped."""
     return len(_running)
 
 
@@ -158,11 +158,11 @@ async def _spawn(
     env: Mapping[str, str],
     cwd: Path,
 ) -> tuple[asyncio.SubprocessTransport, bool]:
-    """The child's transport, and whether this task was cancelled meanwhile.
+    """Return the child's transport, and whether this task was cancelled meanwhile.
 
-    A spawn that is cancelled leaks its child or waits for it for ever (gh-103847), so it is seen
-    to its end: it takes milliseconds. The shield keeps cancel scopes out; what still comes is
-    `Task.cancel()`, of a Ctrl-C or of an HTTP server that cuts off.
+    A cancelled spawn leaks its child or waits for it forever (gh-103847), so it always runs to
+    completion; that takes milliseconds. The shield blocks cancel scopes, but not `Task.cancel()`
+    from Ctrl-C or from an HTTP server that aborts a request.
     """
 
     async def spawn(pipe_size: int) -> asyncio.SubprocessTransport:
@@ -181,7 +181,7 @@ async def _spawn(
         try:
             return await spawn(PIPE_BYTES if sys.platform == "linux" else -1)
         except PermissionError as error:
-            # Refused beyond a user's share of pipe memory; the usual 64 KiB must do then.
+            # The user's limit on pipe memory is exceeded; fall back to the default of 64 KiB.
             if error.errno != errno.EPERM:
                 raise
             return await spawn(-1)
@@ -198,79 +198,80 @@ async def _spawn(
 
 
 class GuardianHandle:
-    """Our ends of the two pipes to a guardian: the lifeline, and what it has to tell."""
+    """The server's ends of the two pipes to a guardian: lifeline and status."""
 
     def __init__(self, scratch: Path | None, grace: float) -> None:
         self._scratch = scratch
         self._grace = grace
-        self._lifeline_end, self._lifeline = os.pipe()
-        self._status, self._status_end = os.pipe()
-        os.set_blocking(self._status, False)
-        self.inherited_fds = (self._lifeline_end, self._status_end)
-        self._open = {*self.inherited_fds, self._lifeline, self._status}
-        self._status_text = b""
+        lifeline_reader, self._lifeline_writer = os.pipe()
+        self._status_reader, status_writer = os.pipe()
+        os.set_blocking(self._status_reader, False)
+        self.inherited_fds = (lifeline_reader, status_writer)
+        self._open_fds = {*self.inherited_fds, self._lifeline_writer, self._status_reader}
+        self._status_buffer = b""
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The guardian that runs the command."""
+        """Return the command line of the guardian that runs `argv`."""
         scratch = str(self._scratch or "")
-        numbers = map(str, (os.getpid(), *self.inherited_fds, self._grace))
-        return [sys.executable, "-I", "-S", guardian_main.__file__, *numbers, scratch, *argv]
+        guardian_args = map(str, (os.getpid(), *self.inherited_fds, self._grace))
+        script = guardian_main.__file__
+        return [sys.executable, "-I", "-S", script, *guardian_args, scratch, *argv]
 
     async def terminate(self, child: Child, pid: int) -> None:
-        """Tell the guardian to end the tree and see it go; kill what a lost one left."""
-        self._tell_to_end()
+        """Have the guardian stop the tree and wait for it; clean up if the guardian was killed."""
+        self._request_stop()
         try:
             with anyio.move_on_after(self._grace + GUARDIAN_TIMEOUT, shield=True):
                 await child.exited.wait()
         finally:
-            if child.exited.is_set() and "clean" not in self._status_lines():
-                # The guardian itself was killed; the command with it, but not its group.
-                for group in self._status_lines().get("started", ()):
-                    _signal_group(int(group), signal.SIGKILL)
+            if child.exited.is_set() and "clean" not in self._read_status():
+                # The guardian was killed, and the command with it, but not the command's group.
+                for command_pid in self._read_status().get("started", ()):
+                    _signal_group(int(command_pid), signal.SIGKILL)
         with anyio.move_on_after(DRAIN_TIMEOUT, shield=True):
             await child.drained.wait()
 
     def find_pid(self, pid: int) -> int | None:
-        """The command's own process."""
-        return next((int(number) for number in self._status_lines().get("started", ())), None)
+        """Return the pid of the command rather than of the guardian."""
+        return next((int(value) for value in self._read_status().get("started", ())), None)
 
     def exit_code(self, returncode: int | None) -> int | None:
-        """The command's, or the guardian's if it could not tell."""
-        status = self._status_lines()
+        """Return the command's exit code, or the guardian's if it reported none."""
+        status = self._read_status()
         if "failed" in status:
-            number = int(status["failed"][0])
-            raise OSError(number, os.strerror(number))
+            error_number = int(status["failed"][0])
+            raise OSError(error_number, os.strerror(error_number))
         if "exited" in status:
             return os.waitstatus_to_exitcode(int(status["exited"][0]))
         return returncode
 
     def close(self) -> None:
-        self._tell_to_end()
-        self._close(self._status)
+        self._request_stop()
+        self._close_fds(self._status_reader)
 
-    def _tell_to_end(self) -> None:
-        self._close(*self.inherited_fds)
-        if self._lifeline in self._open:
-            with contextlib.suppress(BrokenPipeError):  # it is gone already
-                os.write(self._lifeline, b".")
-            self._close(self._lifeline)
+    def _request_stop(self) -> None:
+        self._close_fds(*self.inherited_fds)
+        if self._lifeline_writer in self._open_fds:
+            with contextlib.suppress(BrokenPipeError):  # it has already exited
+                os.write(self._lifeline_writer, b".")
+            self._close_fds(self._lifeline_writer)
 
-    def _close(self, *descriptors: int) -> None:
-        for descriptor in self._open.intersection(descriptors):
+    def _close_fds(self, *descriptors: int) -> None:
+        for descriptor in self._open_fds.intersection(descriptors):
             os.close(descriptor)
-            self._open.discard(descriptor)
+            self._open_fds.discard(descriptor)
 
-    def _status_lines(self) -> dict[str, list[str]]:
-        """What the guardian wrote so far, by first word."""
-        if self._status in self._open:
+    def _read_status(self) -> dict[str, list[str]]:
+        """Return the status lines written so far, keyed by their first word."""
+        if self._status_reader in self._open_fds:
             with contextlib.suppress(BlockingIOError):
-                self._status_text += os.read(self._status, 4096)
-        lines = (line.split() for line in self._status_text.decode(errors="replace").splitlines())
+                self._status_buffer += os.read(self._status_reader, 4096)
+        lines = (line.split() for line in self._status_buffer.decode(errors="replace").splitlines())
         return {line[0]: line[1:] for line in lines if line}
 
 
 class ProcessGroup:
-    """Where there is no guardian: a process group, which a grandchild can leave."""
+    """A process group, for systems without a guardian; a grandchild can leave it."""
 
     inherited_fds = ()
 
@@ -281,14 +282,14 @@ class ProcessGroup:
         return list(argv)
 
     async def terminate(self, child: Child, pid: int) -> None:
-        """End the group: ask, wait, then kill; then read what the pipes still hold."""
+        """Stop the group with SIGTERM, then SIGKILL; then read the remaining output."""
         try:
             if not child.exited.is_set():
                 _signal_group(pid, signal.SIGTERM)
                 with anyio.move_on_after(self._grace, shield=True):
                     await child.exited.wait()
         finally:
-            # Also after an orderly exit: the leader may be gone while its children live on.
+            # Also after a normal exit: children may outlive the group leader.
             _signal_group(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
         with anyio.move_on_after(DRAIN_TIMEOUT, shield=True):
             await child.exited.wait()
@@ -301,13 +302,13 @@ class ProcessGroup:
         return returncode
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a process group holds no resources."""
 
 
-def _signal_group(pid: int, number: int) -> None:
+def _signal_group(pid: int, signal_number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if sys.platform == "win32":
-            os.kill(pid, number)
+            os.kill(pid, signal_number)
         else:
-            # The pid is the group's id since the start; getpgid() fails once it was reaped.
-            os.killpg(pid, number)
+            # The pid is also the group id; getpgid() fails once the process was reaped.
+            os.killpg(pid, signal_number)

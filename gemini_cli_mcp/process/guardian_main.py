@@ -1,15 +1,17 @@
-"""The guardian: runs one command and ends only when nothing of its tree is left (Linux).
+"""The guardian: run one command and exit only when its whole process tree is gone (Linux).
 
     python -I -S guardian_main.py SERVER LIFELINE STATUS GRACE SCRATCH COMMAND...
 
-It is a subreaper, so every descendant of the command, even one that left the session and
-forked twice, is its child in the end. It reads from a pipe, the lifeline: a byte means that the
-server (its pid) wants the tree ended, and the pipe's end without one that the server is gone,
-however it went. Then the folder SCRATCH, if any, goes too. It also goes if the server has removed
-the file `lock` in it: a command that was still dying may have written there after that.
-STATUS gets the lines `started PID`, `failed ERRNO`, `exited STATUS` and at last `clean`.
+SERVER is the server's pid; LIFELINE and STATUS are file descriptors of pipes.
 
-Standard library only, and little of it: this starts with every call.
+The guardian is a subreaper, so every descendant of the command, even one that left the session
+and forked twice, eventually becomes its child. A byte on LIFELINE means that the server wants the
+tree stopped; end of file without a byte means that the server has died. In that case the folder
+SCRATCH, if given, is removed as well. It is also removed if the server has deleted the file `lock`
+in it: a command that was still exiting may have written there afterwards.
+STATUS receives the lines `started PID`, `failed ERRNO`, `exited STATUS` and finally `clean`.
+
+Uses only the standard library, and little of it, because a guardian starts with every call.
 """
 
 import ctypes
@@ -22,7 +24,7 @@ import time
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 POLL_INTERVAL = 0.02
-"""Seconds between two looks at a tree that is being ended."""
+"""Seconds between checks of a tree that is being stopped."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -30,13 +32,13 @@ def main() -> None:
     server, lifeline, status = map(int, sys.argv[1:4])
     grace, scratch, command = float(sys.argv[4]), sys.argv[5], sys.argv[6:]
     for descriptor in (lifeline, status):
-        os.set_inheritable(descriptor, False)  # not the command's business
+        os.set_inheritable(descriptor, False)  # the command must not inherit it
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     guardian = Guardian(lifeline, status, grace)
     guardian.start(command)
-    guardian.wait_and_end()
-    gone = guardian.is_orphan() or os.getppid() != server
-    if scratch and (gone or not os.path.exists(os.path.join(scratch, "lock"))):
+    guardian.supervise()
+    server_gone = guardian.is_orphan() or os.getppid() != server
+    if scratch and (server_gone or not os.path.exists(os.path.join(scratch, "lock"))):
         import shutil
 
         shutil.rmtree(scratch, ignore_errors=True)
@@ -44,7 +46,7 @@ def main() -> None:
 
 
 class Guardian:
-    """One command, and everything that came of it."""
+    """Supervises one command and all its descendants."""
 
     def __init__(self, lifeline: int, status: int, grace: float) -> None:
         self._lifeline = lifeline
@@ -52,16 +54,16 @@ class Guardian:
         self._grace = grace
         self._child = 0
         self._exited = False
-        self._stopped = False
-        self._orphan = False
+        self._stop_requested = False
+        self._server_gone = False
         self._terminated: set[int] = set()
-        self._wake, waker = os.pipe()
-        for descriptor in (self._wake, waker):
+        self._wakeup_reader, wakeup_writer = os.pipe()
+        for descriptor in (self._wakeup_reader, wakeup_writer):
             os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(waker)
+        signal.set_wakeup_fd(wakeup_writer)
         signal.signal(signal.SIGCHLD, self._on_signal)
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._on_signal)
+        for signal_number in STOP_SIGNALS:
+            signal.signal(signal_number, self._on_signal)
 
     def report(self, line: str) -> None:
         try:
@@ -70,57 +72,58 @@ class Guardian:
             pass  # the server is gone
 
     def start(self, command: list[str]) -> None:
-        failure, failed = os.pipe()  # both close on exec, so silence means that it worked
-        guardian = os.getpid()
+        # Both ends close on exec, so end of file means success.
+        error_reader, error_writer = os.pipe()
+        guardian_pid = os.getpid()
         self._child = os.fork()
         if self._child == 0:
-            _exec_command(command, guardian, failed)
-        os.close(failed)
-        # The pipes belong to the tree alone now, so their end means that it is gone.
-        nothing = os.open(os.devnull, os.O_RDWR)
+            _exec_command(command, guardian_pid, error_writer)
+        os.close(error_writer)
+        # Now only the tree holds the standard pipes, so end of file means that it is gone.
+        devnull = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
-            os.dup2(nothing, descriptor)
+            os.dup2(devnull, descriptor)
         self.report(f"started {self._child}")
-        if errno := os.read(failure, 16):
+        if errno := os.read(error_reader, 16):
             self.report(f"failed {errno.decode()}")
 
-    def wait_and_end(self) -> None:
-        """Wait for the command to end, or for a reason to end it; then see to all the rest."""
-        ending: float | None = None
+    def supervise(self) -> None:
+        """Wait until the command exits or must be stopped, then stop the rest of the tree."""
+        stop_started: float | None = None
         while self._reap():
             now = time.monotonic()
-            if ending is None and (self._exited or self._stopped):
-                ending = now
-            if ending is not None:
-                self._end_tree(hard=now - ending > self._grace)
-            events = select.poll()  # not select(): a busy server has descriptors beyond 1023
-            events.register(self._wake, select.POLLIN)
-            if ending is None:
-                events.register(self._lifeline, select.POLLIN)
-            ready = dict(events.poll(None if ending is None else POLL_INTERVAL * 1000))
-            if self._wake in ready:
-                os.read(self._wake, 4096)
+            if stop_started is None and (self._exited or self._stop_requested):
+                stop_started = now
+            if stop_started is not None:
+                self._stop_tree(force=now - stop_started > self._grace)
+            poller = select.poll()  # not select(): a busy server has descriptors beyond 1023
+            poller.register(self._wakeup_reader, select.POLLIN)
+            if stop_started is None:
+                poller.register(self._lifeline, select.POLLIN)
+            ready = dict(poller.poll(None if stop_started is None else POLL_INTERVAL * 1000))
+            if self._wakeup_reader in ready:
+                os.read(self._wakeup_reader, 4096)
             if self._lifeline in ready:
-                self._orphan = not os.read(self._lifeline, 1)
-                self._stopped = True
+                self._server_gone = not os.read(self._lifeline, 1)
+                self._stop_requested = True
 
     def is_orphan(self) -> bool:
-        """Whether the server went without a word.
+        """Whether the server died without requesting a stop.
 
-        A dying one closes its pipes a moment before its children get another parent.
+        The pipes of a dying server close slightly before its children are reparented.
         """
-        events = select.poll()
-        events.register(self._lifeline, select.POLLIN)
-        if not self._stopped and events.poll(0):
-            self._orphan = not os.read(self._lifeline, 1)
-        return self._orphan
+        poller = select.poll()
+        poller.register(self._lifeline, select.POLLIN)
+        if not self._stop_requested and poller.poll(0):
+            self._server_gone = not os.read(self._lifeline, 1)
+        return self._server_gone
 
-    def _on_signal(self, number: int, frame: object) -> None:
-        if number in STOP_SIGNALS:
-            self._stopped = True
+    def _on_signal(self, signal_number: int, frame: object) -> None:
+        if signal_number in STOP_SIGNALS:
+            self._stop_requested = True
 
     def _reap(self) -> bool:
-        """Take note of what ended; whether anything is left."""
+        """Reap exited children; return whether any are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -132,63 +135,63 @@ class Guardian:
                 self._exited = True
                 self.report(f"exited {status}")
 
-    def _end_tree(self, *, hard: bool) -> None:
-        if not hard:
+    def _stop_tree(self, *, force: bool) -> None:
+        if not force:
             for pid in _descendants() - self._terminated:
-                _send(pid, signal.SIGTERM)
+                _send_signal(pid, signal.SIGTERM)
                 self._terminated.add(pid)
             return
-        stopped: set[int] = set()
-        while new := _descendants() - stopped:  # frozen first: they cannot fork away
-            for pid in new:
-                _send(pid, signal.SIGSTOP)
-            stopped |= new
-        for pid in stopped:
-            _send(pid, signal.SIGKILL)
+        frozen: set[int] = set()
+        while running := _descendants() - frozen:  # freeze first, so that none can fork away
+            for pid in running:
+                _send_signal(pid, signal.SIGSTOP)
+            frozen |= running
+        for pid in frozen:
+            _send_signal(pid, signal.SIGKILL)
 
 
-def _exec_command(command: list[str], guardian: int, failed: int) -> None:
-    """In the new process: be the command, or say why not."""
+def _exec_command(command: list[str], guardian_pid: int, error_writer: int) -> None:
+    """Replace the forked process with the command, or report the error number."""
     try:
-        for number in (*STOP_SIGNALS, signal.SIGCHLD, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
+        for signal_number in (*STOP_SIGNALS, signal.SIGCHLD, signal.SIGPIPE):
+            signal.signal(signal_number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         os.setsid()
-        # Should the guardian itself be killed, the command goes with it.
+        # If the guardian itself is killed, the kernel kills the command as well.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() == guardian:
-            os.execvp(command[0], command)  # noqa: S606 - no shell is what we want
+        if os.getppid() == guardian_pid:
+            os.execvp(command[0], command)  # noqa: S606 - a shell is not wanted
     except OSError as error:
-        os.write(failed, str(error.errno).encode())
+        os.write(error_writer, str(error.errno).encode())
     finally:
         os._exit(126)
 
 
 def _descendants() -> set[int]:
-    """Every living process below this one."""
+    """Return the pids of all live descendants of this process."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except (OSError, ValueError):
-            continue  # it is gone already
+            continue  # it has already exited
         if state not in (b"Z", b"X"):
             children.setdefault(int(parent), []).append(int(name))
     descendants: set[int] = set()
     parents = [os.getpid()]
     while parents:
-        below = children.get(parents.pop(), [])
-        descendants.update(below)
-        parents += below
+        child_pids = children.get(parents.pop(), [])
+        descendants.update(child_pids)
+        parents += child_pids
     return descendants
 
 
-def _send(pid: int, number: signal.Signals) -> None:
+def _send_signal(pid: int, signal_number: signal.Signals) -> None:
     try:
-        os.kill(pid, number)
+        os.kill(pid, signal_number)
     except OSError:
-        pass  # it is gone already
+        pass  # it has already exited
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One command that stays, and is spoken to line by line until somebody ends it."""
+"""A long-running command with line-based stdin and stdout."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,14 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 
-from gemini_cli_mcp.process.child import Child, spawned
+from gemini_cli_mcp.process.child import Child, spawn_child
 
 MAX_UNREAD_BYTES = 64 << 20
-"""Bytes that may wait for a command which does not read; it is given up then."""
+"""Maximum bytes queued for a command that does not read its stdin before it is abandoned."""
 
 
 class LineProcess:
-    """What can be said to the command, and known of it."""
+    """A handle to the running command."""
 
     def __init__(self, child: Child, stdin: asyncio.WriteTransport) -> None:
         self._child = child
@@ -30,29 +30,29 @@ class LineProcess:
         on_line: Callable[[bytes], None],
         scratch: Path | None = None,
     ) -> AsyncGenerator["LineProcess"]:
-        """Start `argv`, hand each line of its stdout to `on_line`, and end it with the context.
+        """Run `argv` while the context is open, passing each line of its stdout to `on_line`.
 
-        Should this whole process be killed meanwhile, the folder `scratch` goes with it (Linux).
-        Raises OSError if it cannot be started.
+        If this process is killed meanwhile, the folder `scratch` is removed (Linux only).
+        Raises OSError if the command cannot be started.
         """
 
         def handle_line(line: bytes) -> None:
-            child.stdout_bytes = 0  # one line may be long, but all of them together may be longer
+            child.stdout_bytes = 0  # the limit applies to each line, not to the total
             on_line(line)
 
         child = Child(handle_line)
-        async with spawned(child, argv, env, cwd, scratch) as stdin:
+        async with spawn_child(child, argv, env, cwd, scratch) as stdin:
             yield cls(child, stdin)
 
     def send_line(self, line: bytes) -> None:
-        """Send a line; never waits."""
+        """Send a line without waiting."""
         if not self._stdin.is_closing():
             self._stdin.write(line + b"\n")
             self._child.changed.set()
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more can come of it."""
+        """Whether the command can no longer be used."""
         child = self._child
         return (
             child.exited.is_set()
@@ -62,16 +62,16 @@ class LineProcess:
         )
 
     async def wait_finished(self) -> None:
-        """Wait until nothing more can come of it."""
+        """Wait until the command can no longer be used."""
         while not self.is_finished:
             self._child.changed.clear()
             await self._child.changed.wait()
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the command holds in memory; 0 where that cannot be known."""
+        """Resident memory of the command; 0 if unknown."""
         try:
-            status = Path(f"/proc/{self._child.find_pid()}/statm").read_text(encoding="ascii")
-            return int(status.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            statm = Path(f"/proc/{self._child.find_pid()}/statm").read_text(encoding="ascii")
+            return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, IndexError):
             return 0

@@ -1,7 +1,6 @@
 """Run one command to completion without ever leaving a process behind.
 
-Knows nothing of gemini. Both pipes are read while stdin is fed, so neither side can block the
-other.
+Both output pipes are read while stdin is written, so neither side can block the other.
 """
 
 import time
@@ -12,26 +11,26 @@ from typing import Literal
 
 import anyio
 
-from gemini_cli_mcp.process.child import MAX_STDOUT_BYTES, TERMINATE_GRACE, Child, spawned
+from gemini_cli_mcp.process.child import MAX_STDOUT_BYTES, TERMINATE_GRACE, Child, spawn_child
 
 EXIT_GRACE = 1.0
-"""Seconds that one which has said all has to leave by itself: stderr may come last."""
+"""Seconds for a finished command to exit by itself: stderr may arrive last."""
 
 EndReason = Literal["exited", "finished", "idle", "timeout", "output_limit"]
 
 
 @dataclass(frozen=True)
 class Completed:
-    """How the command ended: by itself (`exited`), or why we ended it.
+    """How the command ended: by itself (`exited`), or the reason for which it was stopped.
 
-    `finished`: it had said all that was wanted of it.
+    `finished`: `is_finished()` reported that its output was complete.
     """
 
-    ended: EndReason
+    end_reason: EndReason
     exit_code: int | None
-    """Negative: killed by that signal."""
+    """Negative if the command was killed by that signal."""
     stderr: str
-    """Its last part."""
+    """The tail of stderr."""
 
 
 async def run(
@@ -48,16 +47,17 @@ async def run(
     grace: float = TERMINATE_GRACE,
     max_stdout_bytes: int = MAX_STDOUT_BYTES,
 ) -> Completed:
-    """Run `argv`, hand each line of its stdout to `on_line`, and see it to its end.
+    """Run `argv`, pass each line of its stdout to `on_line`, and wait until it has ended.
 
-    It is ended when `finished()`, after `idle()` seconds without output, after `timeout` seconds
-    in all, and when the caller is cancelled. Should this whole process be killed meanwhile, the
-    folder `scratch` goes with it (Linux). Raises OSError if it cannot be started.
+    The command is stopped when `is_finished()` returns true, after `idle_timeout()` seconds
+    without output, after `timeout` seconds in total, and when the caller is cancelled. If this
+    process is killed meanwhile, the folder `scratch` is removed (Linux only). Raises OSError if
+    the command cannot be started.
     """
     child = Child(on_line, max_stdout_bytes)
-    async with spawned(child, argv, env, cwd, scratch, grace) as child_stdin:
+    async with spawn_child(child, argv, env, cwd, scratch, grace) as child_stdin:
         child_stdin.write(stdin)
-        child_stdin.close()  # after the last byte has gone
+        child_stdin.close()  # takes effect after the last byte is written
         ended = await _wait_for_end(
             child, idle_timeout=idle_timeout, timeout=timeout, is_finished=is_finished
         )
@@ -71,11 +71,11 @@ async def _wait_for_end(
     timeout: float,
     is_finished: Callable[[], bool],
 ) -> EndReason:
-    """Wait for the end, or for a reason to end it."""
+    """Wait until the command exits or there is a reason to stop it."""
     deadline = time.monotonic() + timeout
     while not child.exited.is_set():
         now = time.monotonic()
-        silent_until = child.last_output + idle_timeout()
+        idle_deadline = child.last_output + idle_timeout()
         if is_finished():
             with anyio.move_on_after(EXIT_GRACE):
                 await child.exited.wait()
@@ -84,9 +84,9 @@ async def _wait_for_end(
             return "output_limit"
         if now >= deadline:
             return "timeout"
-        if now >= silent_until:
+        if now >= idle_deadline:
             return "idle"
         child.changed.clear()
-        with anyio.move_on_after(min(deadline, silent_until) - now):
+        with anyio.move_on_after(min(deadline, idle_deadline) - now):
             await child.changed.wait()
     return "exited"

@@ -1,1 +1,1 @@
-"""WHO answers: one module family per provider."""
+"""Providers: the backends that answer prompts and run searches."""

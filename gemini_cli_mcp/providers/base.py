@@ -1,4 +1,4 @@
-"""What every provider has in common: the `Provider` protocol, its options and its replies."""
+"""The interface that all providers share: the `Provider` protocol, its options and replies."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +17,7 @@ from gemini_cli_mcp.types import (
 
 @dataclass(frozen=True)
 class Reply:
-    """What a provider answered to one prompt, and what its own records prove."""
+    """A provider's answer to one prompt, with the evidence from its own records."""
 
     text: str
     model: str | None
@@ -27,45 +27,45 @@ class Reply:
     usage: Usage | None = None
     thoughts: str | None = None
     record_only: bool = False
-    """Whether an official CLI left no more than its session record, in which text can pass for
-    sources: the run was cut off."""
-    suggestions: str | None = None
-    """Google's own block of search suggestions, in HTML: its terms ask to show it."""
+    """Whether the run was cut off and the official CLI left only its session record, in which
+    plain text can pass for sources."""
+    search_suggestions_html: str | None = None
+    """Google's search suggestions as HTML; Google's terms require displaying them."""
 
 
 @dataclass(frozen=True)
 class GroundingOptions:
-    """How a dedicated search is to be made."""
+    """Options for one dedicated search."""
 
     model: str
     thinking: Thinking = "low"
     include_thoughts: bool = False
     since: datetime | None = None
-    """Only pages from then on, where the provider has such a filter."""
+    """Only return pages from this time on, if the provider supports such a filter."""
 
 
 class Provider(Protocol):
-    """Who answers. Failures come as `errors.GeminiMcpError`."""
+    """A backend that answers prompts. Failures are raised as `errors.GeminiMcpError`."""
 
     name: str
     configured_model: str | None
-    """The model that main runs are told to use; None lets the provider choose."""
+    """The model configured for main runs; None lets the provider choose."""
     evidence: Evidence
-    """The best that its replies can have."""
+    """The strongest evidence that its replies can carry."""
     fetches: bool
-    """Whether it can read pages, beside searching."""
+    """Whether it can read pages in addition to searching."""
     supports_thoughts: bool
-    """Whether it can tell its thoughts."""
+    """Whether it can return the model's thoughts."""
 
     async def ask(self, prompt: str, progress: ProgressCallback, file: Path | None = None) -> Reply:
-        """Answer with web search at hand; with `file`, with nothing but that file."""
+        """Answer with web search available; with `file`, from that file only and without tools."""
         ...
 
     async def grounded_search(
         self, query: str, options: GroundingOptions, progress: ProgressCallback
     ) -> Reply:
-        """Make one dedicated search for the query.
+        """Run one dedicated search for the query.
 
-        What it found stands in the `searches` of the reply; if there are none, it did not search.
+        The results are in `Reply.searches`; if that is empty, the model did not search.
         """
         ...

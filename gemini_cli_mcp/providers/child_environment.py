@@ -1,6 +1,6 @@
-"""Which variables of ours a CLI may see: those on a list, and those that the user adds.
+"""Select the environment variables that a CLI inherits: an allowlist plus the user's additions.
 
-A list of what is allowed, not of what is secret: nobody knows the names of all secrets.
+An allowlist rather than a denylist, because the names of all secrets cannot be known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,34 +9,34 @@ from fnmatch import fnmatchcase
 from gemini_cli_mcp.redaction import is_secret_name
 
 ALLOWED_PATTERNS = (
-    # The system, the user and the shell
+    # System, user and shell
     *("PATH", "HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "TERM", "TMPDIR", "XDG_*"),
     *("LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR"),
-    # The desktop's keyring, where `agy` has its sign-in
+    # The desktop keyring, where `agy` stores its credentials
     "DBUS_SESSION_BUS_ADDRESS",
-    # The network
+    # Network
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_*", "NODE_EXTRA_CA_CERTS"),
     "NODE_USE_*",
-    # Version managers: `node` may be a program of theirs that looks for the real one
+    # Version managers: `node` may be one of their shims, which locates the real binary
     *("NVM_*", "FNM_*", "VOLTA_*", "ASDF_*", "MISE_*", "PNPM_*", "BUN_*"),
     # Windows
     *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "OS", "TEMP", "TMP"),
     *("USERPROFILE", "USERDOMAIN", "HOMEDRIVE", "HOMEPATH", "COMPUTERNAME", "PUBLIC"),
     *("APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "ALLUSERSPROFILE", "PROGRAMFILES*"),
     *("COMMONPROGRAMFILES*", "PROGRAMW6432", "NUMBER_OF_PROCESSORS", "PROCESSOR_*"),
-    # The CLI's own, and the stub's
+    # The CLI's own variables, and those of the test stub
     *("GEMINI_*", "GOOGLE_*", "STUB_*"),
 )
 CLI_SECRETS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
-"""The CLI's; whatever else looks secret is not for it, though its name may fit the list."""
+"""Secrets that the CLI needs; other secret-looking names are dropped even if a pattern matches."""
 DENIED_PATTERNS = ("GEMINI_MCP_*",)
-"""Ours: the CLI reads none of them, and some are secret."""
+"""This server's own variables: the CLI reads none of them, and some are secret."""
 
 
 def allowed_variables(
     environ: Mapping[str, str], extra_names: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The part of the environment that a CLI may see; `added` are further names."""
+    """Return the variables that a CLI may inherit, including those in `extra_names`."""
     return {
         name: value
         for name, value in environ.items()
@@ -51,5 +51,5 @@ def _is_allowed(name: str) -> bool:
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    # In capitals: proxies are set in small letters too, and Windows knows no difference.
+    # Compare in upper case: proxy variables also exist in lower case, and Windows ignores case.
     return any(fnmatchcase(name.upper(), pattern) for pattern in patterns)

@@ -1,6 +1,6 @@
-"""What an answer of the Gemini API proves: its grounding metadata, in the API's own spelling.
+"""Parse the grounding metadata of Gemini API responses, in the API's own JSON spelling.
 
-The model cannot write any of this: it stands beside the text, not in it.
+The metadata is reliable evidence: it is separate from the text, so the model cannot forge it.
 """
 
 import bisect
@@ -10,16 +10,19 @@ from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empt
 from gemini_cli_mcp.types import GroundingSupport, RecordedFetch, RecordedSearch, Source
 
 CitationOffsets = dict[int, list[tuple[int, Source]]]
-"""Where in the bytes of the text something supported ends, and by which sources."""
+"""Maps the byte offset at which a supported passage ends to its numbered sources."""
 
 
 def first_candidate(response: JsonObject) -> JsonObject:
-    """The answer itself; there is never more than one."""
+    """Return the response's first candidate; there is never more than one."""
     return object_or_empty(next(iter(list_or_empty(response.get("candidates"))), None))
 
 
 def part_texts(candidate: JsonObject) -> tuple[list[str], str]:
-    """What each part says, nothing for a thought, so that indices fit; and all thoughts."""
+    """Return the text of each part, and all thoughts joined.
+
+    A thought has an empty text in the list, so that part indices stay valid.
+    """
     parts = [
         object_or_empty(part)
         for part in list_or_empty(object_or_empty(candidate.get("content")).get("parts"))
@@ -33,7 +36,7 @@ def part_texts(candidate: JsonObject) -> tuple[list[str], str]:
 
 
 def recorded_search(candidate: JsonObject, query: str = "") -> RecordedSearch:
-    """The search behind an answer; without sources it found nothing."""
+    """Return the search behind a candidate; without sources it found nothing."""
     grounding = object_or_empty(candidate.get("groundingMetadata"))
     texts, _ = part_texts(candidate)
     sources = web_sources(grounding)
@@ -46,13 +49,13 @@ def recorded_search(candidate: JsonObject, query: str = "") -> RecordedSearch:
         None,
         tuple(sources.values()),
         insert_marks("".join(texts), marks) if sources else "",
-        tuple(str(asked) for asked in list_or_empty(grounding.get("webSearchQueries"))),
-        tuple(_supports(grounding, sources)),
+        tuple(map(str, list_or_empty(grounding.get("webSearchQueries")))),
+        tuple(_iter_supports(grounding, sources)),
     )
 
 
 def web_sources(grounding: JsonObject) -> dict[int, Source]:
-    """The pages of the web among the chunks, by their index."""
+    """Return the web pages among the grounding chunks, keyed by chunk index."""
     chunks = [object_or_empty(chunk) for chunk in list_or_empty(grounding.get("groundingChunks"))]
     webs = {index: object_or_empty(chunk.get("web")) for index, chunk in enumerate(chunks)}
     return {
@@ -65,35 +68,38 @@ def web_sources(grounding: JsonObject) -> dict[int, Source]:
 def citation_offsets(
     grounding: JsonObject, texts: list[str], sources: dict[int, Source]
 ) -> CitationOffsets:
-    """Offsets are bytes within a part of the answer; sources are numbered from 1."""
+    """Return where each supported passage ends in the joined text; sources are numbered from 1.
+
+    The API gives offsets in bytes within one part of the answer.
+    """
     numbers = {index: number for number, index in enumerate(sources, 1)}
     sizes = [len(text.encode()) for text in texts]
-    ends: CitationOffsets = {}
+    offsets: CitationOffsets = {}
     for support in map(object_or_empty, list_or_empty(grounding.get("groundingSupports"))):
         segment = object_or_empty(support.get("segment"))
         end, part = segment.get("endIndex"), segment.get("partIndex") or 0
         if not isinstance(end, int) or not isinstance(part, int):
             continue
-        citations = ends.setdefault(sum(sizes[:part]) + end, [])
-        for index in _indices(support, sources):
-            item = numbers[index], sources[index]
-            citations += [item] if item not in citations else []
-    return ends
+        citations = offsets.setdefault(sum(sizes[:part]) + end, [])
+        for index in _source_indices(support, sources):
+            citation = numbers[index], sources[index]
+            citations += [citation] if citation not in citations else []
+    return offsets
 
 
 def insert_marks(text: str, marks: dict[int, str]) -> str:
-    """The text with these marks at these places in its bytes, never inside a character."""
+    """Insert each mark at its byte offset, never inside a character."""
     raw = text.encode()
-    starts = [offset for offset, byte in enumerate(raw) if byte & 0xC0 != 0x80] + [len(raw)]
+    boundaries = [index for index, byte in enumerate(raw) if byte & 0xC0 != 0x80] + [len(raw)]
     for end in sorted(marks, reverse=True):
-        place = starts[min(bisect.bisect_left(starts, end), len(starts) - 1)]
+        offset = boundaries[min(bisect.bisect_left(boundaries, end), len(boundaries) - 1)]
         if 0 < end <= len(raw):
-            raw = raw[:place] + marks[end].encode() + raw[place:]
+            raw = raw[:offset] + marks[end].encode() + raw[offset:]
     return raw.decode(errors="replace")
 
 
 def recorded_fetches(candidate: JsonObject) -> tuple[RecordedFetch, ...]:
-    """The pages that the API itself retrieved, or failed to."""
+    """Return the pages that the API retrieved or failed to retrieve."""
     metadata = object_or_empty(candidate.get("urlContextMetadata") or {})
     return tuple(
         RecordedFetch(pages=(Source(str(page.get("retrievedUrl", "")), ""),))
@@ -103,14 +109,14 @@ def recorded_fetches(candidate: JsonObject) -> tuple[RecordedFetch, ...]:
     )
 
 
-def _supports(grounding: JsonObject, sources: dict[int, Source]) -> Iterator[GroundingSupport]:
+def _iter_supports(grounding: JsonObject, sources: dict[int, Source]) -> Iterator[GroundingSupport]:
     for support in map(object_or_empty, list_or_empty(grounding.get("groundingSupports"))):
         text = str(object_or_empty(support.get("segment")).get("text") or "")
-        urls = tuple(sources[index].url for index in _indices(support, sources))
+        urls = tuple(sources[index].url for index in _source_indices(support, sources))
         if urls:
             yield GroundingSupport(text, urls)
 
 
-def _indices(support: JsonObject, sources: dict[int, Source]) -> list[int]:
+def _source_indices(support: JsonObject, sources: dict[int, Source]) -> list[int]:
     indices = list_or_empty(support.get("groundingChunkIndices"))
     return [index for index in indices if isinstance(index, int) and index in sources]

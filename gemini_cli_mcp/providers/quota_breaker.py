@@ -1,8 +1,8 @@
-"""What is known of quotas: no run is started that Google has said it will refuse.
+"""Circuit breakers for quotas: do not start runs that Google has said it will refuse.
 
-A breaker for each sign-in and model, shared by everything in one program. It opens when Google
-says that a quota is used up, or asks to wait, and stays open for as long as it asked. After a
-wait all go on; after a quota that was used up one run may try first.
+There is one breaker per sign-in and model, shared by the whole program. It opens when Google
+reports an exhausted quota or asks to wait, and stays open for as long as Google asked. After a
+rate limit expires, all runs continue; after an exhausted quota, a single run probes first.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ from gemini_cli_mcp.errors import QuotaExhausted, RateLimited
 logger = logging.getLogger(__name__)
 
 INITIAL_DELAY = 60.0
-"""Seconds before another try where Google did not say when."""
+"""Seconds before the next attempt if Google did not give a delay; doubles with each refusal."""
 MAX_DELAY = 900.0
 PROBE_RETRY_AFTER = 5.0
-"""Seconds after which those who wait for somebody else's try should ask again."""
+"""Seconds after which callers should retry while another run is probing."""
 
 
 @dataclass
 class _OpenBreaker:
-    """A quota that is used up."""
+    """The state of an open breaker."""
 
     error: QuotaExhausted | RateLimited
     until: float
@@ -35,25 +35,25 @@ class _OpenBreaker:
 
 
 class QuotaBreakers:
-    """The breakers of one program."""
+    """All breakers of one program."""
 
     def __init__(self) -> None:
         self._open: dict[str, _OpenBreaker] = {}
 
     @property
     def open_count(self) -> int:
-        """How many are open."""
+        """Number of open breakers."""
         return len(self._open)
 
     def raise_if_open(self, key: str) -> None:
-        """Raise what Google said, if it said not to come back yet."""
+        """Raise Google's last refusal if the delay that it asked for has not expired."""
         breaker = self._get(key)
         if breaker is None:
             return
         remaining = breaker.until - time.monotonic()
         if remaining > 0 or breaker.probing:
             raise type(breaker.error)(
-                f"{breaker.error.message} No run was started: Google asked to wait.",
+                f"{breaker.error.message} No run was started because Google asked to wait.",
                 hint=breaker.error.next_step,
                 retry_after_s=math.ceil(
                     10 * max(remaining, PROBE_RETRY_AFTER if breaker.probing else 1.0)
@@ -63,7 +63,7 @@ class QuotaBreakers:
 
     @contextmanager
     def guard(self, key: str) -> Generator[None]:
-        """Around a run: whether it may be, and what it taught."""
+        """Wrap a run: raise if the breaker is open, and update it from the outcome."""
         self.raise_if_open(key)
         breaker = self._get(key)
         if breaker:
@@ -74,18 +74,18 @@ class QuotaBreakers:
             self._trip(key, error)
             raise
         else:
-            # Only the one that tried can tell; others began before the quota was used up.
+            # Only a probe closes the breaker; other runs started before the quota was exhausted.
             if breaker and self._open.get(key) is breaker:
                 del self._open[key]
-                logger.info("A quota that was used up is there again")
+                logger.info("Quota available again")
         finally:
             if breaker:
                 breaker.probing = False
 
     def _get(self, key: str) -> _OpenBreaker | None:
         breaker = self._open.get(key)
-        rate_limited = breaker and isinstance(breaker.error, RateLimited)
-        if breaker and rate_limited and breaker.until <= time.monotonic():
+        is_rate_limit = breaker and isinstance(breaker.error, RateLimited)
+        if breaker and is_rate_limit and breaker.until <= time.monotonic():
             del self._open[key]
             return None
         return breaker
@@ -93,17 +93,17 @@ class QuotaBreakers:
     def _trip(self, key: str, error: QuotaExhausted | RateLimited) -> None:
         breaker = self._open.get(key)
         if breaker and not breaker.probing:
-            return  # of the runs that were under way, the first one said it
+            return  # a concurrent run has already reported it
         refusals = breaker.refusals + 1 if breaker else 1
         delay = error.retry_after_s
         if delay is None:
             if isinstance(error, RateLimited):
-                return  # our own cycles wait a little
+                return  # the retry loop already waits a little
             delay = min(INITIAL_DELAY * 2 ** (refusals - 1), MAX_DELAY)
-        logger.warning("%s: no run is started for %.0f s", error.code, delay)
+        logger.warning("%s: not starting runs for %.0f s", error.code, delay)
         self._open[key] = _OpenBreaker(error, time.monotonic() + delay, refusals)
 
 
 def breaker_key(*parts: object) -> str:
-    """The name of a sign-in and a model that tells nothing of either."""
+    """Return a key for a sign-in and a model that reveals neither."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()

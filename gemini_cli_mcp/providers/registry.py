@@ -1,4 +1,4 @@
-"""The providers of one program, and what they share: the places for their runs."""
+"""The providers of one program, and the run limiter and quota breakers that they share."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -16,11 +16,14 @@ from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
 API_KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI")
-"""One of them is what the provider `api` needs."""
+"""The provider `api` needs one of these."""
 
 
 class ProviderRegistry:
-    """Each imported only if it is needed. With `warm`, processes can be kept ready."""
+    """Creates providers, importing each only when needed.
+
+    With `warm`, providers may keep processes ready.
+    """
 
     def __init__(
         self,
@@ -32,14 +35,14 @@ class ProviderRegistry:
     ) -> None:
         self._settings = settings
         self._workspace = workspace
-        self._environ = drop_account_keys(settings, environ)
+        self._environ = without_account_keys(settings, environ)
         self._warm = warm and settings.warm > 0
         self.limiter = RunLimiter(settings.concurrency, settings.queue)
         self.breakers = QuotaBreakers()
 
     @cached_property
     def configured(self) -> list[Provider]:
-        """Those that GEMINI_MCP_PROVIDERS lists, in its order."""
+        """The providers listed in GEMINI_MCP_PROVIDERS, in that order."""
         return [
             self.create(FAMILY_BY_PROVIDER[name], self._environ, warm=self._warm)
             for name in self._settings.providers
@@ -48,7 +51,7 @@ class ProviderRegistry:
     def create(
         self, family: Family, environ: Mapping[str, str], *, warm: bool | GroundingOptions = False
     ) -> Provider:
-        """The provider of a family, with this environment."""
+        """Create the provider of a family with this environment."""
         match family:
             case "gemini-api":
                 from gemini_cli_mcp.providers.gemini_api import GeminiApiProvider
@@ -69,11 +72,11 @@ class ProviderRegistry:
 
     @property
     def process_count(self) -> int:
-        """How many CLI processes live."""
+        """Number of running CLI processes."""
         return child.running_count()
 
     def readiness_error(self) -> GeminiMcpError | None:
-        """Why none of the listed ones can be used now; None if one can."""
+        """Return why no configured provider is usable, or None if one is."""
         errors: list[GeminiMcpError] = []
         for name in self._settings.providers:
             try:
@@ -85,19 +88,19 @@ class ProviderRegistry:
         return errors[0]
 
     def _require_ready(self, family: Family) -> None:
-        """Raise what a search with this family would meet before it begins."""
+        """Raise the error that a search with this family would fail with before it starts."""
         if family == "gemini-cli":
             binary = find_gemini(self._settings.cli_path, self._environ)
-            # A wrapper or a stub may need none.
+            # A wrapper or a stub may not need a sign-in.
             if binary.is_official and not is_signed_in(self._environ):
                 raise NotSignedIn("gemini is not signed in.")
         elif family == "antigravity":
             find_agy(self._settings.agy_path, self._environ)
         elif not any(map(self._environ.get, API_KEY_VARIABLES)):
-            raise NotSignedIn("The provider `api` has no key.")
+            raise NotSignedIn("The provider `api` has no API key.")
 
     async def run_pools(self, providers: Sequence[Provider] | None = None) -> None:
-        """Keep ready what these can keep ready, or else the listed ones, until cancelled."""
+        """Run the warm pools of these providers (default: the configured ones) until cancelled."""
         from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 
         for provider in self.configured if providers is None else providers:
@@ -105,14 +108,14 @@ class ProviderRegistry:
                 await provider.run_pool()
 
 
-def drop_account_keys(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment less the keys of web_search's accounts, whatever their variables' names."""
+def without_account_keys(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that hold the keys of web_search accounts."""
     hidden = {name for name in settings.engines.key_variables if not is_cli_variable(name)}
     return {name: value for name, value in environ.items() if name not in hidden}
 
 
 def cli_argv(provider: str, settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """How the official CLI of a provider that has one is started."""
+    """Return the command that starts the provider's official CLI."""
     if provider == "antigravity":
         return (str(find_agy(settings.agy_path, environ)),)
     return find_gemini(settings.cli_path, environ).argv

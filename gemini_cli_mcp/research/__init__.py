@@ -1,1 +1,1 @@
-"""WHAT we do: no subprocess, no HTTP, no MCP."""
+"""Research logic: no subprocesses, no HTTP, no MCP."""

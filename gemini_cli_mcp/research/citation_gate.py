@@ -1,8 +1,8 @@
-"""The gate for a report's links: what nobody saw is marked, and is no link any more.
+"""The citation gate: replace every link in a report that is not in the ledger with a mark.
 
-The report is parsed once and written anew in a subset of Markdown that all common renderers read
-alike, so a link can only be what this module wrote. Blocks without anything that could be a link
-stay as they are.
+The report is parsed once and rewritten in a subset of Markdown that all common renderers parse the
+same way, so it contains no links except those written here. Blocks that cannot contain a link are
+copied unchanged.
 """
 
 import re
@@ -18,48 +18,48 @@ from gemini_cli_mcp.research.evidence import Ledger, LinkStatus, canonical_url
 from gemini_cli_mcp.research.markdown_writer import rewrite_links
 
 UNVERIFIED_MARK = "(unverified source)"
-"""Stands in the text where a link was taken out."""
+"""Inserted where an unseen link was removed."""
 MAX_REPORT_CHARS = 2_000_000
-"""Characters of a report; more is not one."""
+"""Maximum characters of a report; longer ones are rejected."""
 
 _PLAIN_URL = re.compile(
     r"https?://(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
     r"(?::\d{1,5})?(?:[/?#][A-Za-z0-9\-._~:/?#@!$&'*+,;=%]*)?",
     re.IGNORECASE,
 )
-"""An address that every reader understands alike: ASCII, no user, no parentheses."""
+"""A URL that all parsers read the same way: ASCII, without userinfo or parentheses."""
 _MAILTO = re.compile(r"mailto:[\w.+%-]+@[\w.-]+(?:\?[\w.=&%+-]*)?", re.ASCII | re.IGNORECASE)
 _FRAGMENT = re.compile(r"#[\w%.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class CheckedReport:
-    """A report whose links are all covered, and how they were."""
+    """A report that passed the citation gate, and the status of its links."""
 
     text: str
     citations: dict[str, int] | None
-    """total, seen, domain, unseen: each URL counts once. None: there was no ledger."""
+    """Number of distinct URLs: total, seen, domain, unseen. None if there was no ledger."""
 
     @property
     def has_unseen(self) -> bool:
-        """Whether the report may rest on something that nobody saw, in this round or before."""
+        """Whether the report may rely on an unseen link, from this round or an earlier one."""
         unseen = self.citations and self.citations["unseen"]
         return bool(unseen) or UNVERIFIED_MARK[1:-1] in self.text.lower()
 
 
 @dataclass
 class LedgerLinkPolicy:
-    """Decides which addresses may stay, and counts them."""
+    """Decides which links to keep, and records the status of each."""
 
     link_status: Callable[[str], LinkStatus]
     statuses: dict[str, LinkStatus] = field(default_factory=dict[str, LinkStatus])
     _host_cache: dict[str, bool] = field(default_factory=dict[str, bool])
 
     def allowed_url(self, address: str) -> str | None:
-        """The address as it may be written into a link; None if it may not."""
+        """Return the URL as it should be written into a link; None if the link must go."""
         if _FRAGMENT.fullmatch(address) or _MAILTO.fullmatch(address):
             return address
-        # What is left is encoded as browsers would do it, so that all of them read the same.
+        # Percent-encode the rest as browsers do, so that all of them read the same URL.
         url = quote(address, safe="-._~:/?#@!$&'*+,;=%[]")
         status: LinkStatus = "unseen"
         if _PLAIN_URL.fullmatch(url):
@@ -68,38 +68,40 @@ class LedgerLinkPolicy:
         return None if status == "unseen" else url
 
     def allows_host(self, name: str) -> bool:
-        """Whether a bare host name may stay as it is; it is not counted."""
+        """Return whether a bare host name may stay as it is; it is not counted."""
         if name not in self._host_cache:
             url = f"https://{name}"
-            known = bool(_PLAIN_URL.fullmatch(url)) and self.link_status(url) != "unseen"
-            self._host_cache[name] = known
+            is_allowed = bool(_PLAIN_URL.fullmatch(url)) and self.link_status(url) != "unseen"
+            self._host_cache[name] = is_allowed
         return self._host_cache[name]
 
 
 async def check_report(report: str, replies: Sequence[Reply]) -> CheckedReport:
-    """The report, held to what these runs saw; without a ledger there is nothing to hold it to."""
+    """Check the report against the ledger of these runs; without one, return it unchanged."""
     if all(reply.evidence != "ledger" for reply in replies):
         return CheckedReport(report, None)
-    # In a thread: a hostile report must not stop the server.
+    # In a worker thread: a hostile report must not block the event loop.
     checked = await anyio.to_thread.run_sync(
         check_citations, report, Ledger.from_replies(*replies), abandon_on_cancel=True
     )
     if not checked.text.strip():
-        raise ExecutionFailed("The report was nothing but links that nobody saw.")
+        raise ExecutionFailed("The report contained only links that are not in the search record.")
     return checked
 
 
 def check_text(text: str, replies: Sequence[Reply]) -> str:
-    """The same for a few words, such as those of an error message."""
+    """Apply the citation gate to a short text, such as an error message."""
     if all(reply.evidence != "ledger" for reply in replies):
         return text
     return check_citations(text, Ledger.from_replies(*replies)).text
 
 
 def check_citations(report: str, ledger: Ledger) -> CheckedReport:
-    """Judge every link of a Markdown report; unseen ones are marked and no links any more."""
+    """Check every link of a Markdown report; replace the unseen ones with the mark."""
     if len(report) > MAX_REPORT_CHARS:
-        raise ExecutionFailed(f"The report has {len(report):,} characters, more than can be read.")
+        raise ExecutionFailed(
+            f"The report has {len(report):,} characters; the maximum is {MAX_REPORT_CHARS:,}."
+        )
     policy = LedgerLinkPolicy(ledger.link_status)
     text = rewrite_links(report, policy, UNVERIFIED_MARK)
     counts: dict[str, int] = dict.fromkeys(("seen", "domain", "unseen"), 0)

@@ -1,4 +1,4 @@
-"""Have output that is no JSON put into form by a run that can read it and do nothing else."""
+"""Convert invalid output to JSON with a run that can read that output and nothing else."""
 
 import re
 
@@ -8,7 +8,7 @@ from gemini_cli_mcp.providers.base import Provider, Reply
 from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
 
-# The gemini CLI cuts a file it reads at 2,000 lines and each line at 2,000 UTF-16 units.
+# The gemini CLI truncates a file it reads to 2,000 lines and each line to 2,000 UTF-16 units.
 MAX_LINE_CHARS = 990
 MAX_LINES = 1900
 LINE_BREAK = "\N{RETURN SYMBOL}"
@@ -18,10 +18,10 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
 
 
 async def correct(
-    provider: Provider, workspace: Workspace, invalid: str, progress: ProgressCallback
+    provider: Provider, workspace: Workspace, invalid_output: str, progress: ProgressCallback
 ) -> Reply:
-    """What the provider makes of invalid output, which reaches it whole."""
-    with workspace.invalid_output_file(wrap_for_cli(invalid)) as file:
+    """Ask the provider to correct invalid output, which it receives in full."""
+    with workspace.invalid_output_file(wrap_for_cli(invalid_output)) as file:
         prompt = prompts.render(
             "correction-prompt", path=str(file), name=file.name, line_length=str(MAX_LINE_CHARS)
         )
@@ -29,7 +29,7 @@ async def correct(
 
 
 def wrap_for_cli(text: str) -> str:
-    """The text in lines that a CLI reads to their end, however long or many they were."""
+    """Rewrap the text so that the CLI reads all of it, however long or many its lines are."""
     lines = [
         line[start : start + MAX_LINE_CHARS]
         for line in text.replace("\r\n", "\n").split("\n")
@@ -38,26 +38,26 @@ def wrap_for_cli(text: str) -> str:
     if len(lines) > MAX_LINES:
         lines = _join_short_lines(lines)
     if len(lines) > MAX_LINES:
-        raise ExecutionFailed(f"The output is too long to be corrected ({len(text)} characters).")
+        raise ExecutionFailed(f"The output is too long to correct ({len(text)} characters).")
     return "\n".join(lines)
 
 
 def _join_short_lines(lines: list[str]) -> list[str]:
-    """Fewer lines: short ones joined, with a sign where the line break was."""
-    packed: list[str] = [lines[0]]
+    """Join short lines, with a symbol in place of each removed line break."""
+    joined: list[str] = [lines[0]]
     for line in lines[1:]:
-        if len(packed[-1]) + len(LINE_BREAK) + len(line) <= MAX_LINE_CHARS:
-            packed[-1] += LINE_BREAK + line
+        if len(joined[-1]) + len(LINE_BREAK) + len(line) <= MAX_LINE_CHARS:
+            joined[-1] += LINE_BREAK + line
         else:
-            packed.append(line)
-    return packed
+            joined.append(line)
+    return joined
 
 
-def word_overlap(report: str, invalid: str) -> float:
-    """Which part of the report's words stands in the invalid output: 1.0 is all of them."""
-    known_words = set(_words(_ESCAPE.sub(_unescape, invalid)))
+def word_overlap(report: str, invalid_output: str) -> float:
+    """Return the share of the report's words that occur in the invalid output, from 0.0 to 1.0."""
+    output_words = set(_words(_ESCAPE.sub(_unescape, invalid_output)))
     words = _words(report)
-    return sum(word in known_words for word in words) / len(words) if words else 1.0
+    return sum(word in output_words for word in words) / len(words) if words else 1.0
 
 
 def _words(text: str) -> list[str]:

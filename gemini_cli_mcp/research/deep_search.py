@@ -1,8 +1,8 @@
-"""`deep_search`: rounds of research, each of which checks and improves what the last one left.
+"""`deep_search`: rounds of research, each of which checks and improves the previous report.
 
-Round 1 drafts, the others try to refute, verify and update. `verified` is the model's word and
-the proof that the round searched. Nothing finished is ever lost: whatever ends the rounds, the
-best report so far is the result. Only without any report there is a failure.
+Round 1 drafts; later rounds try to refute, verify and update. `verified` requires both the
+model's claim and proof that the round searched. Completed work is never lost: however the rounds
+end, the best report so far is the result. The search fails only if there is no report at all.
 """
 
 import json
@@ -37,13 +37,13 @@ from gemini_cli_mcp.types import ProgressCallback
 logger = logging.getLogger(__name__)
 
 FATAL_ERRORS = (NotSignedIn, QuotaExhausted, CliNotFound, NoProvider)
-"""Failures that the next round would meet again."""
+"""Errors that would recur in the next round."""
 MIN_LENGTH_RATIO = 0.5
-"""Part of the longest report so far that a new one must have to take the best one's place."""
+"""Minimum length of a new best report, relative to the longest best report so far."""
 
 
 class DeepSearch:
-    """One deep search. What it has so far can be looked at, and it can be cancelled, any time."""
+    """One deep search; it can be inspected and cancelled at any time."""
 
     def __init__(
         self,
@@ -57,27 +57,27 @@ class DeepSearch:
         self.rounds: list[Round] = []
         self.best: Round | None = None
         self.stop_reason: str | None = None
-        """None while it goes on."""
+        """None while the search is running."""
         self._researcher = researcher
         self._settings = settings
         self._started = time.monotonic()
         self._max_length = 0
-        """Length of the longest report that was the best."""
+        """Length of the longest report that has been the best."""
         self._scope = anyio.CancelScope()
         self._cancelled = False
 
     def cancel(self) -> None:
-        """End it: `run` returns what there is."""
+        """Stop the search; `run` returns the best report so far, if there is one."""
         self._cancelled = True
         self._scope.cancel()
 
     @property
     def dedup_key(self) -> tuple[str, int]:
-        """What it was asked; another with the same would do the same."""
+        """Question and round limit; searches with equal keys do the same work."""
         return self.question, self.max_rounds
 
     async def run(self, progress: ProgressCallback) -> JsonObject:
-        """Do all the rounds and return the result; raise only if there is none."""
+        """Run all rounds and return the result; raise only if there is no report."""
         self._scope.deadline = anyio.current_time() + self._settings.deep_timeout
         with self._scope:
             self.stop_reason = await self._run_rounds(progress)
@@ -95,9 +95,9 @@ class DeepSearch:
         return self.best is not None and self.best.verified
 
     def result(self) -> JsonObject:
-        """The success result, as far as it has come. There must be a report."""
+        """Return the success result so far; raise LookupError if there is no report yet."""
         if self.best is None or self.best.answer is None:
-            raise LookupError("there is no report yet")
+            raise LookupError("no report yet")
         answers = [round_.answer for round_ in self.rounds if round_.answer]
         metadata: JsonObject = {
             **research_metadata(self.question, self._started, answers),
@@ -119,11 +119,11 @@ class DeepSearch:
         }
 
     def snapshot(self) -> JsonObject:
-        """The round it is in and, once there is a report, the result as far as it has come."""
+        """Return the current round and, once there is a report, the result so far."""
         return {"round": len(self.rounds), **(self.result() if self.best else {})}
 
     async def _run_rounds(self, progress: ProgressCallback) -> str:
-        """Why it ended."""
+        """Run the rounds and return the stop reason."""
         for number in range(1, self.max_rounds + 1):
             await anyio.lowlevel.checkpoint_if_cancelled()
             round_ = Round(number)
@@ -136,7 +136,7 @@ class DeepSearch:
 
             try:
                 await self._run_round(round_, report_step)
-            except Exception as failure:  # noqa: BLE001 - finished rounds are not lost to it
+            except Exception as failure:  # noqa: BLE001 - completed rounds must survive any failure
                 error = to_public_error(failure)
                 round_.fail(error)
                 logger.error("Deep search round %d failed: %s", number, error.code)
@@ -155,41 +155,41 @@ class DeepSearch:
         return "max_iterations"
 
     async def _run_round(self, round_: Round, progress: ProgressCallback) -> None:
-        """One round: ask, hold the answer to what was seen, and take it if it is no loss."""
-        seconds = self._settings.round_timeout
+        """Run one round: ask, check the citations, and keep the report if it is no worse."""
+        timeout = self._settings.round_timeout
         replies = [earlier.answer.reply for earlier in self.rounds if earlier.answer]
         try:
-            with anyio.fail_after(seconds):
-                answer = await self._researcher.ask(self._prompt(round_), progress)
+            with anyio.fail_after(timeout):
+                answer = await self._researcher.ask(self._round_prompt(round_), progress)
                 replies.append(answer.reply)
                 grace = self._settings.limits.citation_check_grace
-                checked = await _check_despite_cancel(answer.object["report"], replies, grace)
+                report = await _check_shielded(answer.object["report"], replies, grace)
         except TimeoutError:
             raise TimedOut(
-                f"The round was not done within {seconds:g} s.",
+                f"The round did not finish within {timeout:g} s.",
                 hint="Ask a narrower question, or raise GEMINI_MCP_ROUND_TIMEOUT.",
             ) from None
-        round_.answer, round_.report, round_.citations = answer, checked.text, checked.citations
-        is_better = self._may_replace_best(round_)
+        round_.answer, round_.report, round_.citations = answer, report.text, report.citations
+        replaces_best = self._can_replace_best(round_)
         if answer.claims_verified:
-            reasons: dict[VerificationIssue | None, bool] = {
+            conditions: dict[VerificationIssue | None, bool] = {
                 "round_one": self.best is None,
                 search_issue(answer.reply): True,
-                "unseen_citation": checked.has_unseen,
+                "unseen_citation": report.has_unseen,
                 "truncated": answer.truncated,
-                "rejected": not is_better,
+                "rejected": not replaces_best,
             }
-            round_.issues = [issue for issue, holds in reasons.items() if issue and holds]
+            round_.issues = [issue for issue, applies in conditions.items() if issue and applies]
             round_.verified = not round_.issues
         if self.best:
             round_.unchanged = round_.report.split() == self.best.report.split()
         round_.ended_at = time.monotonic()
-        if is_better:
+        if replaces_best:
             self.best = round_
             self._max_length = max(self._max_length, round_.text_length)
 
-    def _may_replace_best(self, round_: Round) -> bool:
-        """Whether its report may take the best one's place: whole, its own, not much shorter."""
+    def _can_replace_best(self, round_: Round) -> bool:
+        """Whether the report is complete, faithful to its source and not much shorter."""
         answer, best = round_.answer, self.best and self.best.answer
         if answer is None or best is None:
             return True
@@ -200,7 +200,7 @@ class DeepSearch:
             return False
         return round_.text_length >= MIN_LENGTH_RATIO * self._max_length
 
-    def _prompt(self, round_: Round) -> str:
+    def _round_prompt(self, round_: Round) -> str:
         if self.best is None:
             return render_prompt("deep-search-prompt", self.question)
         queries = dict.fromkeys(query for earlier in self.rounds for query in earlier.queries)
@@ -214,8 +214,8 @@ class DeepSearch:
         )
 
     def _record_interruption(self) -> None:
-        """By `cancel` or by the deadline, in the midst of a round."""
-        seconds = self._settings.deep_timeout
+        """Record that `cancel` or the deadline interrupted a round."""
+        timeout = self._settings.deep_timeout
         error: GeminiMcpError
         running = [round_ for round_ in self.rounds if round_.ended_at is None]
         if self._cancelled:
@@ -224,7 +224,7 @@ class DeepSearch:
         else:
             self.stop_reason = "timeout"
             error = TimedOut(
-                f"The deep search was not done within {seconds:g} s.",
+                f"The deep search did not finish within {timeout:g} s.",
                 hint="Ask a narrower question, or raise GEMINI_MCP_DEEP_TIMEOUT.",
             )
         for round_ in running:
@@ -238,7 +238,7 @@ class DeepSearch:
         return list(dict.fromkeys(issue for round_ in self.rounds for issue in round_.issues))
 
     def _note(self) -> str:
-        """Why it is not verified, for the reader of the report."""
+        """Explain to the reader why the report is not verified."""
         if self.is_verified or self.stop_reason is None:
             return ""
         count = len(self.rounds)
@@ -246,26 +246,26 @@ class DeepSearch:
         for round_ in self.rounds:
             if error := round_.error:
                 note += f" Round {round_.number} failed with {error.code}: {error.message}"
-        if reasons := self._issues():
-            explanation = "; ".join(ISSUE_TEXT[reason] for reason in reasons)
-            note += f" A round that called itself verified was not believed: {explanation}."
+        if issues := self._issues():
+            explanation = "; ".join(ISSUE_TEXT[issue] for issue in issues)
+            note += f" A round claimed to be verified, but the claim was rejected: {explanation}."
         return note
 
 
-async def _check_despite_cancel(report: str, replies: list[Reply], seconds: float) -> CheckedReport:
-    """The report behind the gate; a finished one is not lost to a cancel in this moment."""
-    with anyio.move_on_after(seconds, shield=True):
+async def _check_shielded(report: str, replies: list[Reply], grace: float) -> CheckedReport:
+    """Check the report, shielded for `grace` seconds so that a cancellation cannot discard it."""
+    with anyio.move_on_after(grace, shield=True):
         return await check_report(report, replies)
     return await check_report(report, replies)
 
 
 def _parse_max_rounds(value: object, limit: int) -> int:
-    """How many rounds there may be; what is out of range is clamped."""
+    """Return the maximum number of rounds; out-of-range values are clamped."""
     if value is None:
         return limit
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        shown = value if isinstance(value, float) else json_type_name(value)
-        raise InvalidInput(f"`max_iterations` must be a whole number, not {shown}.")
+        description = value if isinstance(value, float) else json_type_name(value)
+        raise InvalidInput(f"`max_iterations` must be a whole number, not {description}.")
     return int(min(max(value, MIN_ROUNDS), limit))
 
 

@@ -1,4 +1,4 @@
-"""One round of a deep search: what it is doing, then what came of it."""
+"""The state of one deep search round and its entry in the result."""
 
 import re
 import time
@@ -11,26 +11,26 @@ from gemini_cli_mcp.research.researcher import ModelAnswer
 from gemini_cli_mcp.sanitize import truncate_line
 
 MAX_SUMMARY_CHARS = 300
-"""Characters of a report's beginning that stand for it in the list of rounds."""
+"""Maximum characters of a report's summary in the list of rounds."""
 
 ISSUE_TEXT: dict[VerificationIssue, str] = {
-    "round_one": "the first round only drafts",
+    "round_one": "the first round is only a draft",
     "no_search": "it did not search",
-    "search_failed": "none of its searches found anything",
-    "record_only": "its searches are not proven, because the run was cut off",
-    "unseen_citation": "it cites what nobody saw",
-    "truncated": "its report broke off",
-    "rejected": "its report was much shorter than one before, or not its own",
+    "search_failed": "none of its searches returned results",
+    "record_only": "its searches could not be confirmed because the run was cut off",
+    "unseen_citation": "it cites a source not in the search results",
+    "truncated": "its report was truncated",
+    "rejected": "its report was much shorter than an earlier one, or its correction added content",
 }
 
-_TARGET = re.compile(r"(?<=\])\([^()\s]*\)")
+_LINK_TARGET = re.compile(r"(?<=\])\([^()\s]*\)")
 _URL = re.compile(r"\(?<?(?:\b[a-z][a-z0-9+.-]*://|\bwww\.)[^\s)>]*[)>]?", re.IGNORECASE)
 _HEADING = re.compile(r"^#{1,6}\s.*$", re.MULTILINE)
 
 
 @dataclass
 class Round:
-    """One round: what it is doing, then what came of it."""
+    """One round: its progress while it runs, then its outcome."""
 
     number: int
     steps: list[str] = field(default_factory=list[str])
@@ -38,7 +38,7 @@ class Round:
     report: str = ""
     citations: dict[str, int] | None = None
     issues: list[VerificationIssue] = field(default_factory=list[VerificationIssue])
-    """Why its word that it is verified was not taken."""
+    """Why its claim to be verified was rejected."""
     verified: bool = False
     unchanged: bool = False
     error: GeminiMcpError | None = None
@@ -51,8 +51,8 @@ class Round:
 
     @property
     def text_length(self) -> int:
-        """Characters of its report that say something: no blanks and no addresses."""
-        return len("".join(_TARGET.sub("", self.report).split()))
+        """Characters of the report without whitespace and link targets."""
+        return len("".join(_LINK_TARGET.sub("", self.report).split()))
 
     @property
     def queries(self) -> list[str]:
@@ -67,32 +67,33 @@ class Round:
         return self.answer.ledger.sites if self.answer else []
 
     def fail(self, error: GeminiMcpError) -> None:
-        """It ended without a report."""
+        """Record that the round ended without a report."""
         self.error = error
         self.ended_at = time.monotonic()
 
     def as_dict(self) -> JsonObject:
-        """What `metadata.rounds` tells of it."""
-        summary: JsonObject = {
+        """Return the round's entry in `metadata.rounds`."""
+        entry: JsonObject = {
             "round_number": self.number,
             "sources_visited": self.sources,
             "search_queries": self.queries,
-            "intermediate_result_summary": _summary(self.report),
+            "intermediate_result_summary": _summarize(self.report),
             "verified": self.verified,
             "verification": self.issues,
             "duration_ms": round(self.seconds * 1000),
         }
         if self.unchanged:
-            summary["unchanged"] = True
+            entry["unchanged"] = True
         if self.answer and self.answer.correction != "none":
-            summary["correction"] = self.answer.correction
+            entry["correction"] = self.answer.correction
         if self.answer and self.answer.correction_overlap is not None:
-            summary["correction_overlap"] = self.answer.correction_overlap
+            entry["correction_overlap"] = self.answer.correction_overlap
         if self.error:
-            summary["error"] = self.error.as_dict()
-        return summary
+            entry["error"] = self.error.as_dict()
+        return entry
 
 
-def _summary(report: str) -> str:
-    """Its beginning in words alone: an address that is cut off would be another one."""
-    return truncate_line(_URL.sub("", _TARGET.sub("", _HEADING.sub("", report))), MAX_SUMMARY_CHARS)
+def _summarize(report: str) -> str:
+    """Return the start of the report without URLs: a truncated URL would be a different one."""
+    text = _URL.sub("", _LINK_TARGET.sub("", _HEADING.sub("", report)))
+    return truncate_line(text, MAX_SUMMARY_CHARS)

@@ -1,8 +1,8 @@
-"""What a run really saw: its ledger, and how far that covers a URL.
+"""The ledger of what a run searched and fetched, and how it covers a URL.
 
-The ledger is made of the provider's own records, never of what the model says. Search
-results come as redirects that name no more than the site, so a URL may be `seen` (it is in
-the ledger), known by its `domain` only, or `unseen`.
+The ledger is built from the provider's own records, never from the model's claims. Search
+results are redirects that identify only the site, so a URL is `seen` (in the ledger), known
+by its `domain` only, or `unseen`.
 """
 
 import posixpath
@@ -28,10 +28,10 @@ VerificationIssue = Literal[
     "truncated",
     "rejected",
 ]
-"""Why a round is not verified though it says so; `rejected`: its report was not taken either."""
+"""Why a round's claim to be verified is rejected; `rejected`: so is its report."""
 
 MAX_HOST_CHARS = 253
-_TRACKING = re.compile(r"(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id|igshid|ref_src)=")
+_TRACKING_PARAMETER = re.compile(r"(?:utm_\w+|gclid|fbclid|msclkid|mc_[ce]id|igshid|ref_src)=")
 _DOMAIN = re.compile(r"(?:[\w-]+\.)+[a-zA-Z\u0080-\uffff][\w-]*")
 _EMBEDDED_HOST = re.compile(r"(?:https?:[/\\]*|[/\\]{2})([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
 _GOOGLE_REDIRECT_PATHS = (
@@ -44,19 +44,19 @@ _GOOGLE_REDIRECT_PATHS = (
     "/translate",
 )
 _ARCHIVES = ("archive.org", "archive.ph", "archive.today")
-"""Their addresses hold that of the page whose copy they show."""
+"""Archives, whose URLs contain the URL of the archived page."""
 _PLATFORMS = frozenset(
     {
         *("wordpress.com", "medium.com", "substack.com", "tumblr.com", "weebly.com"),
         *("livejournal.com", "narod.ru"),
     }
 )
-"""Sites below which everybody has one, beside those of the public suffix list."""
+"""Platforms whose subdomains belong to users, in addition to the public suffix list."""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The searches and pages of one or more runs that their provider's records prove."""
+    """The searches and fetches in the provider records of one or more runs."""
 
     searches: tuple[RecordedSearch, ...]
     fetches: tuple[RecordedFetch, ...]
@@ -70,25 +70,25 @@ class Ledger:
 
     @cached_property
     def sources(self) -> list[Source]:
-        """Everything that was found or read, in the order first seen."""
-        found = (source for search in self.searches for source in search.sources)
-        read = (page for fetch in self.fetches for page in fetch.pages)
-        return list({source.url: source for source in (*found, *read)}.values())
+        """All sources found or fetched, without duplicates, in the order first seen."""
+        results = (source for search in self.searches for source in search.sources)
+        pages = (page for fetch in self.fetches for page in fetch.pages)
+        return list({source.url: source for source in (*results, *pages)}.values())
 
     @property
     def queries(self) -> list[str]:
-        """What was searched: by Google where that is known, else what it was asked."""
+        """The queries Google ran where known, otherwise the requested ones."""
         query_lists = (search.google_queries or (search.query,) for search in self.searches)
         return list(dict.fromkeys(query for queries in query_lists for query in queries if query))
 
     @property
     def errors(self) -> list[str]:
-        """Why searches and fetches failed, where they did."""
+        """Error messages of failed searches and fetches."""
         return [call.error for call in (*self.searches, *self.fetches) if call.error]
 
     @property
     def has_sources(self) -> bool:
-        """Whether a search succeeded with sources."""
+        """Whether any search returned sources."""
         return any(search.sources for search in self.searches)
 
     @property
@@ -101,7 +101,7 @@ class Ledger:
 
     @cached_property
     def sites(self) -> list[str]:
-        """The sites of the sources, each once, as far as they are known."""
+        """Distinct sites of the sources, where known."""
         return list(
             dict.fromkeys(site for source in self.sources if (site := source_domain(source)))
         )
@@ -111,7 +111,7 @@ class Ledger:
         return frozenset(self.sites)
 
     def link_status(self, url: str) -> LinkStatus:
-        """How far this URL is covered."""
+        """Return how the ledger covers this URL."""
         if canonical_url(url) in self._canonical_urls:
             return "seen"
         host = url_host(url)
@@ -119,32 +119,32 @@ class Ledger:
             return "unseen"
         parts = host.split(".")
         parents = {".".join(parts[start:]) for start in range(len(parts) - 1)} & self._site_set
-        # Below github.io or co.uk everybody has a site of their own.
+        # Sites below github.io or co.uk have different owners.
         is_known = host in parents or not all(map(_is_public_suffix, parents))
         return "domain" if is_known else "unseen"
 
 
 def search_issue(reply: Reply) -> VerificationIssue | None:
-    """Why a run proves no search; None if it does.
+    """Return why a run does not prove a successful search, or None if it does.
 
-    A plain-text CLI proves nothing, so there the model's word is all there is.
+    A plain-text CLI provides no proof, so the model's claim has to suffice.
     """
     if reply.evidence == "none":
         return None
-    # Events do not tell what a search returned, only that it did.
-    returned = [
+    # Events show that a search succeeded, but not what it returned.
+    outcomes = [
         search.sources if reply.evidence == "ledger" else not search.error
         for search in reply.searches
     ]
-    if not returned:
+    if not outcomes:
         return "no_search"
-    if not any(returned):
+    if not any(outcomes):
         return "search_failed"
     return "record_only" if reply.record_only else None
 
 
 def source_domain(source: Source) -> str:
-    """The site a source belongs to; a redirect carries it as its title."""
+    """Return the site of a source; Google's redirects carry it in the title."""
     host = url_host(source.url)
     if host != GOOGLE_REDIRECT_HOST:
         return host
@@ -153,25 +153,27 @@ def source_domain(source: Source) -> str:
 
 
 def canonical_url(url: str) -> str:
-    """The same for every spelling of one address."""
+    """Return a form that is the same for all spellings of a URL."""
     parts = _split_url(url.strip())
     if parts is None:
         return url
     port = "" if parts.port in (None, 80, 443) else f":{parts.port}"
     path = quote(unquote(parts.path), safe="/:@!$&'()*+,;=~-._", errors="replace")
-    query = "&".join(item for item in parts.query.split("&") if item and not _TRACKING.match(item))
+    query = "&".join(
+        item for item in parts.query.split("&") if item and not _TRACKING_PARAMETER.match(item)
+    )
     return f"{url_host(url)}{port}{path.rstrip('/')}" + (f"?{query}" if query else "")
 
 
 def url_host(url: str) -> str:
-    """The host without `www.`, in ASCII; empty if there is none that can be trusted."""
+    """Return the ASCII host without `www.`, or an empty string if there is no trustworthy one."""
     parts = _split_url(url)
     return _ascii_host((parts.hostname or "") if parts else "").rstrip(".").removeprefix("www.")
 
 
 @lru_cache(maxsize=1024)
 def _ascii_host(host: str) -> str:
-    """The host as browsers look it up (UTS 46, not transitional); empty if they do not."""
+    """Return the host as browsers resolve it (UTS 46, non-transitional); empty if invalid."""
     if host.isascii() and "xn--" not in host:
         return host
     try:
@@ -181,25 +183,25 @@ def _ascii_host(host: str) -> str:
 
 
 def _may_redirect(url: str, host: str, sites: frozenset[str]) -> bool:
-    """Whether an address of a known site may only pass on to another one."""
+    """Whether a URL on a known site may only redirect to another site."""
     if host == GOOGLE_REDIRECT_HOST or host.endswith(f".{GOOGLE_REDIRECT_HOST}"):
-        return True  # an unknown redirect is an invented one
+        return True  # a redirect that is not in the ledger is invented
     parts = _split_url(url)
     if parts is None:
         return True
     if not any(host == archive or host.endswith(f".{archive}") for archive in _ARCHIVES):
-        # Twice: what is passed on is often encoded once more.
-        inside = unquote(unquote(f"{parts.path}?{parts.query}"))
-        others = {url_host(f"https://{name}") for name in _EMBEDDED_HOST.findall(inside)}
-        if any(not any(_is_on_site(other, site) for site in sites) for other in others):
+        # Unquote twice: redirect targets are often double-encoded.
+        decoded = unquote(unquote(f"{parts.path}?{parts.query}"))
+        targets = {url_host(f"https://{name}") for name in _EMBEDDED_HOST.findall(decoded)}
+        if any(not any(_is_on_site(target, site) for site in sites) for target in targets):
             return True
-    # Google's own sites hold redirectors and pages of everybody below them.
+    # Google's own domains host redirectors and user content.
     labels = host.split(".")
     if "google" not in labels:
         return False
     path = re.sub("/+", "/", posixpath.normpath(unquote(parts.path).lower() or "/")).split(";")[0]
     return host not in sites or any(
-        path == at or path.startswith(f"{at}/") for at in _GOOGLE_REDIRECT_PATHS
+        path == prefix or path.startswith(f"{prefix}/") for prefix in _GOOGLE_REDIRECT_PATHS
     )
 
 
@@ -213,7 +215,7 @@ def _public_suffixes() -> PublicSuffixList:
 
 
 def _is_public_suffix(name: str) -> bool:
-    """Whether this is no site but a name below which sites belong to different people."""
+    """Whether this is not a site itself but a parent of sites with different owners."""
     return name in _PLATFORMS or _public_suffixes().publicsuffix(name) == name
 
 
@@ -225,5 +227,5 @@ def _split_url(url: str) -> SplitResult | None:
         _ = parts.port
     except ValueError:
         return None
-    # Readers differ on which host `a.org\@b.org` means, and a name before the @ deceives.
+    # Parsers disagree on the host of `a.org\@b.org`, and user info before the @ is deceptive.
     return None if "\\" in url or "@" in parts.netloc else parts

@@ -1,4 +1,4 @@
-"""Providers in order: where one fails, the next one gets its turn, and the result says so."""
+"""Try the providers in order, and report which ones failed."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -24,9 +24,9 @@ from gemini_cli_mcp.providers.base import Provider
 logger = logging.getLogger(__name__)
 
 CALLER_ERRORS = (InvalidInput, ConfigError, PermissionDenied, Cancelled)
-"""Failures that are the caller's to mend: another provider must not hide them."""
+"""Errors that the caller must fix; another provider must not hide them."""
 NOT_READY_ERRORS = (CliNotFound, NotSignedIn, NoProvider)
-"""Failures of a provider that never came to try."""
+"""Errors of a provider that was not ready to run."""
 
 T = TypeVar("T")
 
@@ -34,34 +34,34 @@ T = TypeVar("T")
 async def first_success(
     providers: Sequence[Provider], attempt: Callable[[Provider], Awaitable[T]]
 ) -> tuple[T, list[JsonObject]]:
-    """What the first provider that could gave, and why those before it could not."""
+    """Return the first successful result and why the providers before it failed."""
     failures: list[tuple[Provider, GeminiMcpError]] = []
-    for remaining, provider in zip(reversed(range(len(providers))), providers, strict=True):
+    for providers_left, provider in zip(reversed(range(len(providers))), providers, strict=True):
         try:
-            async with _share_of_time(remaining):
-                return await attempt(provider), [_fallback_reason(*item) for item in failures]
+            async with _limit_time(providers_left):
+                return await attempt(provider), [_describe_failure(*item) for item in failures]
         except CALLER_ERRORS:
             raise
         except GeminiMcpError as error:
             if len(providers) == 1:
                 raise
-            logger.warning("%s failed (%s)", provider.name, error.code)
+            logger.warning("Provider %s failed (%s)", provider.name, error.code)
             failures.append((provider, error))
     attempted = [error for _, error in failures if not isinstance(error, NOT_READY_ERRORS)]
     if attempted:
         raise attempted[-1]
     raise NoProvider(
-        "None of the providers can be used: "
+        "No provider is available: "
         + "; ".join(f"{provider.name}: {error.message}" for provider, error in failures),
         hint=" ".join(f"{provider.name}: {error.next_step}" for provider, error in failures),
     )
 
 
 @asynccontextmanager
-async def _share_of_time(remaining: int) -> AsyncGenerator[None]:
-    """Half of the time that is left, so that one that hangs leaves some to those behind it."""
+async def _limit_time(providers_left: int) -> AsyncGenerator[None]:
+    """Allow half of the remaining time, so that a hanging provider cannot use all of it."""
     seconds = anyio.current_effective_deadline() - anyio.current_time()
-    if not remaining or seconds == float("inf"):
+    if not providers_left or seconds == float("inf"):
         yield
         return
     with anyio.move_on_after(seconds / 2) as scope:
@@ -71,5 +71,5 @@ async def _share_of_time(remaining: int) -> AsyncGenerator[None]:
         raise TimedOut(f"There was no answer within {seconds / 2:.0f} s.")
 
 
-def _fallback_reason(provider: Provider, error: GeminiMcpError) -> JsonObject:
+def _describe_failure(provider: Provider, error: GeminiMcpError) -> JsonObject:
     return {"provider": provider.name, "code": error.code, "message": error.message}

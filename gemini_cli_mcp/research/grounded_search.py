@@ -1,7 +1,7 @@
 """`grounded_search`: the answer of a dedicated search, never the model's memory.
 
-What is returned is what the search itself said and found. Without sources there is no answer:
-the search is asked for once more, then it is NOT_GROUNDED.
+The result contains only the text and sources of the search itself. A reply without sources is
+not an answer: the search is repeated once, then fails with NOT_GROUNDED.
 """
 
 import logging
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 
 MAX_TEXT_CHARS = 40_000
-"""Characters of a search's own text; more is not one answer."""
+"""Maximum characters of a search's own text; longer text is not a single answer."""
 
-_MODEL = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}", re.ASCII)
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}", re.ASCII)
 _HEADING = re.compile(r"^(\s{0,3})(#{1,6}\s)")
 _FENCE = re.compile(r"`{3,}")
 
@@ -54,7 +54,7 @@ async def grounded_search(
     *,
     progress: ProgressCallback,
 ) -> JsonObject:
-    """Search and return the success result; failures are raised."""
+    """Search and return the success result; raise on failure."""
     question = parse_query(query)
     options = _parse_options(settings, model, thinking, include_thoughts)
     started = time.monotonic()
@@ -62,7 +62,7 @@ async def grounded_search(
     async def attempt(provider: Provider) -> tuple[Provider, Reply]:
         if options.include_thoughts and not provider.supports_thoughts:
             name = provider.name
-            raise InvalidInput(f"`include_thoughts`: {name} does not tell them; `api` can.")
+            raise InvalidInput(f"`include_thoughts` is not supported by {name}; use `api`.")
         return provider, await ask_until_grounded(
             provider, question, options, progress, researcher.sleep
         )
@@ -72,10 +72,10 @@ async def grounded_search(
             (provider, reply), fallbacks = await first_success(researcher.providers, attempt)
     except TimeoutError:
         raise TimedOut(f"There was no answer within {settings.timeout:g} s.") from None
-    # One search is asked for; of more, the marks in the text would not fit one list of sources.
+    # Use one search only: the citation marks of several would not match a single source list.
     search = next(search for search in reply.searches if search.sources)
     text = (await check_report(search.text[:MAX_TEXT_CHARS], [reply])).text
-    # Those of one request to the API belong together; a CLI's other searches gave nothing here.
+    # Searches of one API request belong together; a CLI's other searches returned nothing here.
     ledger = Ledger((search, *(s for s in reply.searches if not s.sources and not s.error)), ())
     queries_used = ledger.queries or [question]
     metadata: JsonObject = {
@@ -106,13 +106,13 @@ async def grounded_search(
     }
     if reply.thoughts:
         result["thoughts"] = reply.thoughts
-    if reply.suggestions:
-        result["search_suggestions"] = reply.suggestions
+    if reply.search_suggestions_html:
+        result["search_suggestions"] = reply.search_suggestions_html
     return result
 
 
 def error_markdown(error: GeminiMcpError) -> str:
-    """The failure as Markdown that an agent can act on."""
+    """Format the error as Markdown that an agent can act on."""
     heading = "Search Error"
     if isinstance(error, NotSignedIn):
         heading = "Authentication Error"
@@ -123,7 +123,7 @@ def error_markdown(error: GeminiMcpError) -> str:
     elif isinstance(error, NoProvider):
         heading = "No Providers Available"
     steps = [step for step in (error.next_step, _retry_advice(error)) if step]
-    steps.append("Use your own web search meanwhile, if you have one.")
+    steps.append("In the meantime, use your own web search if you have one.")
     return f"## {heading}\n\n{error.message}\n\n**To fix:**\n" + "".join(
         f"- {step}\n" for step in steps
     )
@@ -131,24 +131,24 @@ def error_markdown(error: GeminiMcpError) -> str:
 
 def _retry_advice(error: GeminiMcpError) -> str:
     if error.retry_after_s:
-        return f"Call again in {error.retry_after_s:.0f} s."
-    return "Call again." if error.retryable else ""
+        return f"Try again in {error.retry_after_s:.0f} s."
+    return "Try again." if error.retryable else ""
 
 
 def _parse_options(
-    settings: Settings, model: object, thinking: object, thoughts: object
+    settings: Settings, model: object, thinking: object, include_thoughts: object
 ) -> GroundingOptions:
     name = settings.grounded_model if model is None else model
     level = settings.grounded_thinking if thinking is None else thinking
-    if not isinstance(name, str) or not _MODEL.fullmatch(name):
-        raise InvalidInput("`model` must be the name of a model.")
+    if not isinstance(name, str) or not _MODEL_NAME.fullmatch(name):
+        raise InvalidInput("`model` must be a valid model name.")
     if level not in THINKING_TOKENS:
         raise InvalidInput(f"`thinking` must be one of {', '.join(THINKING_TOKENS)}.")
-    if thoughts is not None and not isinstance(thoughts, bool):
+    if include_thoughts is not None and not isinstance(include_thoughts, bool):
         raise InvalidInput(
-            f"`include_thoughts` must be true or false, not {json_type_name(thoughts)}."
+            f"`include_thoughts` must be true or false, not {json_type_name(include_thoughts)}."
         )
-    return GroundingOptions(name, level, bool(thoughts))
+    return GroundingOptions(name, level, bool(include_thoughts))
 
 
 async def ask_until_grounded(
@@ -158,7 +158,7 @@ async def ask_until_grounded(
     progress: ProgressCallback,
     sleep: Sleep,
 ) -> Reply:
-    """A reply with sources; asked again after what will pass, and once if it did not search."""
+    """Return a reply with sources; retry transient errors, and once if there are no sources."""
     ungrounded_count = 0
 
     async def attempt() -> Reply:
@@ -173,12 +173,14 @@ async def ask_until_grounded(
                     replace_unsafe_chars(redact(ledger.errors[0][:2000]))[:300], [reply]
                 )
                 if re.search(r"\b(?:thinking|budget)\b.*\binvalid\b", reason, re.IGNORECASE):
-                    raise InvalidInput(f"`thinking`: this model does not take it: {reason}")
+                    raise InvalidInput(
+                        f"This model does not accept the value of `thinking`: {reason}"
+                    )
                 raise ExecutionFailed(f"The web search failed: {reason}")
             ungrounded_count += 1
             if ungrounded_count > 1:
-                raise NotGrounded("The model was asked twice, and no search found sources.")
-            progress("no search was made: asking again")
+                raise NotGrounded("The search was tried twice and returned no sources.")
+            progress("no sources found; searching again")
 
     return await with_retries(attempt, sleep)
 
@@ -195,7 +197,7 @@ def _result_markdown(search: RecordedSearch, text: str, queries: list[str]) -> s
 
 
 def _escape_headings(text: str) -> str:
-    """The search's own text, which must not look like the frame around it; code stays."""
+    """Escape headings outside code, so that the text cannot imitate the surrounding sections."""
     lines: list[str] = []
     fence = ""
     for line in text.split("\n"):

@@ -1,8 +1,8 @@
-"""Find the one JSON object that matters in whatever a model wrote around it.
+"""Find the answer's JSON object in a model's output.
 
-Time is linear in the size of the text, whatever the text is: a model's answer is as
-untrusted as the pages it read. Duplicate keys, NaN, numbers without end, nesting without
-end and lone surrogates do not get through.
+Runs in linear time on any text, because a model's answer is as untrusted as the pages it read.
+Duplicate keys, NaN, infinite numbers, excessive nesting and lone surrogates never reach the
+result.
 """
 
 import json
@@ -17,56 +17,56 @@ from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.redaction import sanitize_json
 
 MatchSchema = Callable[[JsonObject], JsonObject | None]
-"""Gives the object back in its final form if it is the one that is looked for."""
+"""Returns the object in its final form if it is an answer, else None."""
 
 MAX_DEPTH = 64
 MIN_OBJECT_CHARS = 16
-"""Characters of `{"success":true}`; anything shorter is no candidate."""
+"""Characters of `{"success":true}`; anything shorter cannot be an answer."""
 MAX_REPAIR_CHARS = 256 << 10
-"""Characters. Bounded because json-repair is not linear on hostile text."""
+"""Maximum characters to repair: json-repair is not linear on hostile text."""
 MAX_REPAIR_COST = 25_000_000
-"""Quotes, escapes and parentheses times characters: what json-repair is quadratic in. 50 kB of
-`{"a" ` took it 80 s; this much takes it about two."""
+"""Maximum number of quotes, escapes and parentheses times characters: json-repair is quadratic
+in these. 50 kB of `{"a" ` took 80 s; this limit takes about 2 s."""
 MIN_KEPT_RATIO = 0.8
-"""Part of the text that a repair must keep: json-repair drops what it cannot place."""
+"""Minimum share of the text that a repair must keep: json-repair drops what it cannot place."""
 
-_START = re.compile(r'\{\s*+"')
+_OBJECT_START = re.compile(r'\{\s*+"')
 _TOKEN = re.compile(r'\s*+(?:("(?>[^"\\]++|\\.)*+")|([{}\[\]:,])|([-+.\w]++))', re.DOTALL)
-_FENCE = re.compile(r"```[\w-]*\s*\Z")
-_COSTLY = re.compile(r"""["'\\(\u201c\u201d]""")
+_CLOSING_FENCE = re.compile(r"```[\w-]*\s*\Z")
+_COSTLY_CHAR = re.compile(r"""["'\\(\u201c\u201d]""")
 _KEY = re.compile(r"""(?<!\\)["'](\w+)["']\s*+:""")
-_PIECE = re.compile(r'("(?>[^"\\]++|\\.)*+")|([{}\[\]])|(")', re.DOTALL)
+_STRING_OR_BRACKET = re.compile(r'("(?>[^"\\]++|\\.)*+")|([{}\[\]])|(")', re.DOTALL)
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class FoundObject:
-    """The object, and what had to be done to get it."""
+    """The object and how it was obtained."""
 
     object: JsonObject
     repaired: bool = False
     truncated: bool = False
-    """The repair had to close a string that the text left open."""
+    """Whether the repair had to close an unterminated string."""
 
 
 def find_object(text: str, match_schema: MatchSchema, keys: frozenset[str]) -> FoundObject | None:
-    """The last object in `text` that fits, if need be after a local repair.
+    """Return the last matching object in `text`, repaired locally if necessary.
 
-    `keys` are those that the object may have: where they stand, it begins. What lies inside
-    such an object is never the answer, not even if the object itself is beyond repair: it may
-    be a quotation from a page.
+    `keys` are the keys an answer may have; a brace followed by one of them starts an answer.
+    Objects nested inside an answer are never returned, even if the answer itself is beyond
+    repair: they may be quoted from a page.
     """
-    outermost = _outermost_answers(text, keys)
-    begins = [begin for begin, _ in outermost]
+    answer_spans = _find_answer_spans(text, keys)
+    answer_starts = [start for start, _ in answer_spans]
     for start, end in reversed(_find_objects(text)):
-        around = bisect_left(begins, start) - 1
-        if around >= 0 and start < outermost[around][1]:
+        enclosing = bisect_left(answer_starts, start) - 1
+        if enclosing >= 0 and start < answer_spans[enclosing][1]:
             continue
-        if end - start >= MIN_OBJECT_CHARS and (fitting := _load(text[start:end], match_schema)):
-            return FoundObject(fitting)
-    for begin in reversed(begins[-2:]):
-        for region in _repair_candidates(text[begin:]):
+        if end - start >= MIN_OBJECT_CHARS and (answer := _load(text[start:end], match_schema)):
+            return FoundObject(answer)
+    for start in reversed(answer_starts[-2:]):
+        for region in _repair_candidates(text[start:]):
             if match := _repair(region, match_schema, keys):
                 return match
     return None
@@ -83,8 +83,8 @@ def _load(candidate: str, match_schema: MatchSchema, *, strict: bool = True) -> 
         )
     except (ValueError, RecursionError):
         return None
-    value_object = object_or_empty(sanitize_json(value, ()))
-    return match_schema(value_object) if value_object else None
+    json_object = object_or_empty(sanitize_json(value, ()))
+    return match_schema(json_object) if json_object else None
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:
@@ -106,94 +106,94 @@ def _parse_finite(digits: str) -> float:
 
 
 def _find_objects(text: str) -> list[Span]:
-    """All outermost objects that are lexically whole, in order, wherever they stand."""
+    """Return all outermost objects that are lexically complete, in order."""
     spans: list[Span] = []
-    at = 0
-    while start := _START.search(text, at):
-        inner, at = _scan_object(text, start.start())
-        spans += inner
+    offset = 0
+    while match := _OBJECT_START.search(text, offset):
+        complete, offset = _scan_object(text, match.start())
+        spans += complete
     return spans
 
 
 def _scan_object(text: str, start: int) -> tuple[list[Span], int]:
-    """Follow one object from its brace; what it gave, and where to look on.
+    """Scan one object from its brace; return the complete objects and the offset to resume at.
 
-    If it breaks off, the whole objects inside it count. No text is followed twice but the
-    last string: its quotes may have been prose, and the next object may begin with them.
+    If the object is incomplete, the complete objects inside it count. No text is scanned twice
+    except the last string: its quotes may have been prose, and the next object may start there.
     """
-    stack: list[tuple[str, int, int]] = []
-    inner: list[Span] = []
+    stack: list[tuple[str, int, int]] = []  # opening bracket, its offset, spans found before it
+    spans: list[Span] = []
     expected = "value"
-    opened = False  # the last token opened something, so it may be closed at once
-    at = again = start
-    while token := _TOKEN.match(text, at):
-        string, mark, scalar = token.groups()
+    opened = False  # the last token opened a container, so it may be closed immediately
+    offset = resume = start
+    while token := _TOKEN.match(text, offset):
+        string, symbol, scalar = token.groups()
         if string and expected == "key":
             expected = ":"
         elif (string or scalar) and expected == "value":
             expected = ","
-        elif mark == ":" and expected == ":":
+        elif symbol == ":" and expected == ":":
             expected = "value"
-        elif mark == "," and expected == ",":
+        elif symbol == "," and expected == ",":
             expected = "key" if stack[-1][0] == "{" else "value"
-        elif mark in ("{", "[") and expected == "value" and len(stack) < MAX_DEPTH:
-            stack.append((mark, token.start(2), len(inner)))
-            expected = "key" if mark == "{" else "value"
-        elif mark in ("}", "]") and (opened or expected == ",") and _closes(mark, stack[-1][0]):
-            kind, began, before = stack.pop()
-            if kind == "{":
-                inner[before:] = [(began, token.end())]
+        elif symbol in ("{", "[") and expected == "value" and len(stack) < MAX_DEPTH:
+            stack.append((symbol, token.start(2), len(spans)))
+            expected = "key" if symbol == "{" else "value"
+        elif symbol in ("}", "]") and (opened or expected == ",") and _closes(symbol, stack[-1][0]):
+            bracket, bracket_offset, span_count = stack.pop()
+            if bracket == "{":
+                spans[span_count:] = [(bracket_offset, token.end())]
             if not stack:
-                return inner, token.end()
+                return spans, token.end()
             expected = ","
         else:
             break
-        opened = mark in ("{", "[")
-        at = token.end()
-        again = token.start(1) + 1 if string else at
-    return inner, max(again, start + 1)
+        opened = symbol in ("{", "[")
+        offset = token.end()
+        resume = token.start(1) + 1 if string else offset
+    return spans, max(resume, start + 1)
 
 
-def _closes(mark: str, opening: str) -> bool:
-    return (opening, mark) in (("{", "}"), ("[", "]"))
+def _closes(closing: str, opening: str) -> bool:
+    return (opening, closing) in (("{", "}"), ("[", "]"))
 
 
-def _outermost_answers(text: str, keys: frozenset[str]) -> list[Span]:
-    """Where an object with one of the keys begins, whole or not, that lies in no other."""
-    begin = re.compile(r"\{\s*+[\"'\u201c]?(?:" + "|".join(sorted(keys)) + r")\b")
+def _find_answer_spans(text: str, keys: frozenset[str]) -> list[Span]:
+    """Return the outermost objects that start with one of the keys, complete or not."""
+    answer_start = re.compile(r"\{\s*+[\"'\u201c]?(?:" + "|".join(sorted(keys)) + r")\b")
     spans: list[Span] = []
-    at = 0
-    while start := begin.search(text, at):
-        at = _object_end(text, start.start())
-        spans.append((start.start(), at))
+    offset = 0
+    while match := answer_start.search(text, offset):
+        offset = _object_end(text, match.start())
+        spans.append((match.start(), offset))
     return spans
 
 
 def _object_end(text: str, start: int) -> int:
-    """Where the object that begins here is closed; if it is not, where the text ends."""
+    """Return the end of the object at `start`, or of the text if the object is not closed."""
     depth = 0
-    for piece in _PIECE.finditer(text, start):
-        bracket, quote = piece[2], piece[3]
-        if quote:
+    for token in _STRING_OR_BRACKET.finditer(text, start):
+        bracket, unterminated = token[2], token[3]
+        if unterminated:
             break
         if bracket:
             depth += 1 if bracket in "{[" else -1
             if depth <= 0:
-                return piece.end()
+                return token.end()
     return len(text)
 
 
 def _repair_candidates(text: str) -> Iterator[str]:
-    """What may be the broken object that the text begins with."""
-    region = _FENCE.sub("", text.rstrip()).rstrip()
+    """Yield what may be the broken object at the start of the text."""
+    region = _CLOSING_FENCE.sub("", text.rstrip()).rstrip()
     yield region
-    whole = region[: region.rfind("}") + 1]
-    if whole and whole != region:
-        yield whole
+    to_last_brace = region[: region.rfind("}") + 1]
+    if to_last_brace and to_last_brace != region:
+        yield to_last_brace
 
 
 def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> FoundObject | None:
-    closed = _close_open_parts(region)
+    closed = _close_unterminated(region)
     if closed is None:
         return None
     text, truncated = closed
@@ -201,9 +201,9 @@ def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> Fou
         return FoundObject(match, repaired=True, truncated=truncated)
     if len(region) > MAX_REPAIR_CHARS:
         return None
-    if len(_COSTLY.findall(region)) * len(region) > MAX_REPAIR_COST:
+    if len(_COSTLY_CHAR.findall(region)) * len(region) > MAX_REPAIR_COST:
         return None
-    import json_repair  # late: only broken answers need it
+    import json_repair  # deferred: only broken answers need it
 
     try:
         value = json_repair.repair_json(region, return_objects=True, skip_json_loads=True)
@@ -212,27 +212,27 @@ def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> Fou
     if not isinstance(value, dict) or not keys.issuperset(value):
         return None
     repaired = json.dumps(value, ensure_ascii=False)
-    # It drops what it cannot place, and of two equal keys it takes the last.
+    # json-repair drops what it cannot place, and keeps only the last of duplicate keys.
     if len(repaired) < MIN_KEPT_RATIO * len(region) or _count_keys(repaired) < _count_keys(region):
         return None
     match = _load(repaired, match_schema)
     return FoundObject(match, repaired=True, truncated=truncated) if match else None
 
 
-def _close_open_parts(region: str) -> tuple[str, bool] | None:
-    """The region with commas too many left out and all that is open closed, in linear time.
+def _close_unterminated(region: str) -> tuple[str, bool] | None:
+    """Remove trailing commas and close open strings and brackets, in linear time.
 
-    Also whether it was a string that had to be closed. None if it is nested too deeply.
+    Return the text and whether a string had to be closed; None if it is nested too deeply.
     """
     open_brackets: list[str] = []
     pieces: list[str] = []
-    at = 0
-    for piece in _PIECE.finditer(region):
-        bracket, quote = piece[2], piece[3]
-        if quote:  # of a string without an end
-            tail = (region[at:-1] if _ends_escaped(region) else region[at:]) + '"'
+    offset = 0
+    for token in _STRING_OR_BRACKET.finditer(region):
+        bracket, unterminated = token[2], token[3]
+        if unterminated:  # the quote that opens an unterminated string
+            tail = (region[offset:-1] if _ends_in_escape(region) else region[offset:]) + '"'
             return "".join((*pieces, tail, *reversed(open_brackets))), True
-        between = region[at : piece.start()]
+        between = region[offset : token.start()]
         if bracket in ("}", "]"):
             between = between.rstrip().removesuffix(",")
             if open_brackets:
@@ -241,16 +241,16 @@ def _close_open_parts(region: str) -> tuple[str, bool] | None:
             open_brackets.append("}" if bracket == "{" else "]")
             if len(open_brackets) > MAX_DEPTH:
                 return None
-        pieces += (between, piece[0])
-        at = piece.end()
+        pieces += (between, token[0])
+        offset = token.end()
         if bracket and not open_brackets:
-            return "".join(pieces), False  # what follows the object is prose
-    tail = region[at:].rstrip().removesuffix(",")
+            return "".join(pieces), False  # anything after the object is prose
+    tail = region[offset:].rstrip().removesuffix(",")
     return "".join((*pieces, tail, *reversed(open_brackets))), False
 
 
-def _ends_escaped(region: str) -> bool:
-    """Whether the last character is a lone backslash, which would escape the closing quote."""
+def _ends_in_escape(region: str) -> bool:
+    """Whether the text ends in a lone backslash, which would escape the closing quote."""
     return (len(region) - len(region.rstrip("\\"))) % 2 == 1
 
 

@@ -1,8 +1,8 @@
-"""Parts of a long report that mean the same alone as they do in the whole.
+"""Split a long report into parts that render the same alone as in the whole.
 
-A part ends between two blocks. Where one block is too long for that, it ends between two lines of
-code, rows of a table or items of a list, and what was open is closed and opened again. A part that
-begins or ends elsewhere is written anew, so that code which was cut in two is no link.
+A part ends between two blocks. If a block is too long for that, the part ends between two lines of
+code, table rows or list items, and the open block is closed and reopened in the next part. A part
+that starts or ends anywhere else is rewritten, so that code cut in half does not become a link.
 """
 
 import re
@@ -22,21 +22,21 @@ _LINE = re.compile(r"\r\n?|\n")
 
 @dataclass(frozen=True)
 class _Block:
-    """A top-level block, in characters of the report."""
+    """A top-level block; positions are character offsets in the report."""
 
     start: int
     end: int
     cut_points: frozenset[int]
-    """Where it can be cut."""
+    """Offsets where the block can be cut."""
     opening: str
-    """What stands before a part that begins in it."""
+    """Prepended to a part that starts inside the block."""
     closing: str
-    """What stands behind a part that ends in it."""
+    """Appended to a part that ends inside the block."""
 
 
 @dataclass
-class _CollectLinks:
-    """Lets all links stay, and remembers them."""
+class _LinkCollector:
+    """Keeps all links, and records them."""
 
     links: set[str] = field(default_factory=set[str])
 
@@ -49,14 +49,14 @@ class _CollectLinks:
 
 
 @dataclass(frozen=True)
-class _LinksOfReport:
-    """Lets those links stay that a report has."""
+class _ReportLinkPolicy:
+    """Keeps only the links that the whole report contains."""
 
     report: str
 
     @cached_property
     def _links(self) -> set[str]:
-        collector = _CollectLinks()
+        collector = _LinkCollector()
         rewrite_links(self.report, collector, UNVERIFIED_MARK)
         return collector.links
 
@@ -67,68 +67,70 @@ class _LinksOfReport:
         return False
 
 
-class MarkdownParts:
-    """A report, and where it can be cut."""
+class MarkdownSplitter:
+    """A report, and the offsets where it can be cut."""
 
     def __init__(self, report: str) -> None:
         self._report = report
-        self._links_of_report = _LinksOfReport(report)
+        self._link_policy = _ReportLinkPolicy(report)
         self._line_starts = [0, *(match.end() for match in _LINE.finditer(report))]
         self._blocks = [
-            self._block(node)
+            self._make_block(node)
             for node in block_tree(block_parser().parse(report, {}))
             if node.token.map
         ]
         self._block_starts = {block.start for block in self._blocks} | {0, len(report)}
 
     def find_cut(self, start: int, end: int) -> int:
-        """Where a part that begins at `start` and may reach `end` should end."""
+        """Return where a part that starts at `start` and may extend to `end` should end."""
         middle = start + (end - start) // 2
-        inner = {place for block in self._blocks for place in block.cut_points}
-        for places in (self._block_starts, inner):
-            if best := max((place for place in places if middle < place <= end), default=0):
+        inner_cuts = {offset for block in self._blocks for offset in block.cut_points}
+        for candidates in (self._block_starts, inner_cuts):
+            if best := max((offset for offset in candidates if middle < offset <= end), default=0):
                 return best
         for separator in ("\n", " "):
-            at = self._report.rfind(separator, middle, end)
-            if at > start:
-                return at + 1
+            offset = self._report.rfind(separator, middle, end)
+            if offset > start:
+                return offset + 1
         return end
 
-    def part(self, start: int, end: int) -> str:
-        """The characters from `start` to `end`, as a document of their own."""
-        first, last = self._block_at(start), self._block_at(end)
+    def extract(self, start: int, end: int) -> str:
+        """Return the characters from `start` to `end` as a standalone document."""
+        first_block, last_block = self._block_at(start), self._block_at(end)
         text = self._report[start:end]
-        if first:
-            text = first.opening + text
-        if last:
-            text = text.rstrip("\n") + last.closing if last.closing else text
-        clean = all(
-            block is None or place in block.cut_points
-            for block, place in ((first, start), (last, end))
+        if first_block:
+            text = first_block.opening + text
+        if last_block:
+            text = text.rstrip("\n") + last_block.closing if last_block.closing else text
+        is_clean = all(
+            block is None or offset in block.cut_points
+            for block, offset in ((first_block, start), (last_block, end))
         )
-        return text if clean else rewrite_links(text, self._links_of_report, UNVERIFIED_MARK)
+        return text if is_clean else rewrite_links(text, self._link_policy, UNVERIFIED_MARK)
 
     def _block_at(self, offset: int) -> _Block | None:
-        """The block that a cut at this place would cut in two."""
+        """Return the block that a cut at this offset would split."""
         return next((block for block in self._blocks if block.start < offset < block.end), None)
 
-    def _block(self, node: BlockNode) -> _Block:
-        first, stop = node.token.map or [0, 0]
-        while stop > first + 1 and not self._line_text(stop - 1).strip():
+    def _make_block(self, node: BlockNode) -> _Block:
+        start, stop = node.token.map or [0, 0]
+        while stop > start + 1 and not self._line_text(stop - 1).strip():
             stop -= 1
         opening = closing = ""
-        lines: list[int] = []
+        cut_lines: list[int] = []
         if node.kind == "fence":
-            lines = list(range(first + 1, stop))
-            opening = self._line_text(first)
+            cut_lines = list(range(start + 1, stop))
+            opening = self._line_text(start)
             closing = f"\n{node.token.markup}\n"
         elif node.kind == "table":
-            lines = list(range(first + 3, stop))
-            opening = self._line_text(first) + self._line_text(first + 1)
+            cut_lines = list(range(start + 3, stop))
+            opening = self._line_text(start) + self._line_text(start + 1)
         elif node.kind.endswith("_list"):
-            lines = [item.token.map[0] for item in node.children[1:] if item.token.map]
-        places = frozenset(map(self._line_offset, lines))
-        return _Block(self._line_offset(first), self._line_offset(stop), places, opening, closing)
+            cut_lines = [item.token.map[0] for item in node.children[1:] if item.token.map]
+        cut_points = frozenset(map(self._line_offset, cut_lines))
+        return _Block(
+            self._line_offset(start), self._line_offset(stop), cut_points, opening, closing
+        )
 
     def _line_offset(self, line: int) -> int:
         return self._line_starts[line] if line < len(self._line_starts) else len(self._report)

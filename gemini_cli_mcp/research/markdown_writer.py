@@ -1,8 +1,8 @@
-"""Markdown read once and written anew, so that every renderer finds the same links in it.
+"""Parse and rewrite Markdown so that every renderer finds the same links in it.
 
-Blocks: code in fences longer than anything inside, lists and quotes with one way to indent,
-footnotes on one line each. `inline_markdown` writes what stands in them. A top-level block in which
-nothing can be a link is copied as it is.
+This module writes the blocks: code in fences longer than any inside, lists and quotes with uniform
+indentation, footnotes on one line each. `markdown_inline` writes their content. A top-level block
+that cannot contain a link is copied unchanged.
 """
 
 import re
@@ -17,19 +17,19 @@ from mdit_py_plugins.footnote import footnote_plugin
 
 from gemini_cli_mcp.research.markdown_inline import InlineWriter, LinkPolicy, is_link_free
 
-_DEFINITION_LIKE_NOTE = re.compile(r"<|\S+(?:\s*\Z|\s+[\"'(])")
-"""A footnote that renderers without footnotes would take for the definition of a link."""
-_DEFINITION = re.compile(r"(?:\[[ xX]\]\s+)?(\[)(?:[^\[\]\\]|\\.)+(?:\]:|\Z)")
-"""Also one whose label goes on in the next line, and one behind a task box."""
+_DEFINITION_LIKE_FOOTNOTE = re.compile(r"<|\S+(?:\s*\Z|\s+[\"'(])")
+"""A footnote that renderers without footnotes would read as a link definition."""
+_LINK_DEFINITION = re.compile(r"(?:\[[ xX]\]\s+)?(\[)(?:[^\[\]\\]|\\.)+(?:\]:|\Z)")
+"""Including one whose label continues on the next line, and one after a task checkbox."""
 WHITESPACE = " \t"
 MAX_NESTING = 60
-"""Of blocks in blocks; deeper ones are lost to the parser."""
+"""Maximum depth of nested blocks; the parser drops deeper ones."""
 _MARKER = r"[ \t]*(?:>|(?:[-+*]|\d{1,9}[.)])(?=[ \t]))"
 _TOO_MANY_MARKERS = re.compile(rf"^((?:{_MARKER}){{20}})(?:{_MARKER})+", re.MULTILINE)
-"""More markers in a row than anybody can mean."""
+"""More consecutive markers than any real document has."""
 MAX_TABLE_CELLS = 20_000
-_LABEL = re.compile(r"[A-Za-z0-9][\w-]{0,30}", re.ASCII)
-_INFO = re.compile(r"[\w+#.-]*")
+_PLAIN_LABEL = re.compile(r"[A-Za-z0-9][\w-]{0,30}", re.ASCII)
+_INFO_STRING = re.compile(r"[\w+#.-]*")
 _BLOCK_START = re.compile(
     r"(?P<number>\d{1,9})(?=[.)](?:\s|\Z))"
     r"|(?=#{1,6}(?:\s|\Z)|[-+*](?:\s|\Z)|>|~~~|=+\s*\Z|(?:[-*_]\s*){3,}\Z|[\s|:]*-[\s|:-]*\Z)"
@@ -39,19 +39,20 @@ _ALIGNMENTS = {"text-align:left": ":---", "text-align:right": "---:", "text-alig
 
 @cache
 def block_parser(*, tables: bool = True) -> MarkdownIt:
-    """Blocks alone: what stands in them is parsed one by one, unless it is too much."""
+    """Return a parser for blocks only: their content is parsed one by one, up to a limit."""
     options = {"html": False, "maxNesting": MAX_NESTING}
     markdown = MarkdownIt("commonmark", options).enable("strikethrough")
     if tables:
         markdown.enable("table")
     markdown.use(footnote_plugin, inline=False)
     markdown.core.ruler.disable(["inline", "text_join", "footnote_tail"])
-    markdown.validateLink = lambda url: True  # whatever some renderer takes is ours to judge
+    # Some renderers accept any URL; the policy decides.
+    markdown.validateLink = lambda url: True
     return markdown
 
 
 def rewrite_links(report: str, policy: LinkPolicy, mark: str) -> str:
-    """The report with only those links that the judge lets stay; `mark` stands for the others."""
+    """Return the report with only the links that `policy` allows; `mark` replaces the others."""
     report = report.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     lines = report.split("\n")
     markdown = block_parser(tables=not _has_too_many_cells(report))
@@ -65,7 +66,7 @@ def rewrite_links(report: str, policy: LinkPolicy, mark: str) -> str:
 
 
 def _flatten_markers(lines: list[str], tokens: Sequence[Token]) -> list[str]:
-    """The lines with fewer markers where there are too many; code stays."""
+    """Remove markers from lines that have too many; code is not changed."""
     code = {
         line
         for token in tokens
@@ -91,35 +92,35 @@ class BlockNode:
 
 
 def block_tree(tokens: Sequence[Token]) -> list[BlockNode]:
-    """The blocks of a document."""
+    """Build the tree of blocks from the tokens of a document."""
     root: list[BlockNode] = []
-    inside: list[list[BlockNode]] = [root]
+    stack: list[list[BlockNode]] = [root]
     for token in tokens:
         if token.nesting < 0:
-            inside.pop()
+            stack.pop()
             continue
         node = BlockNode(token)
-        inside[-1].append(node)
+        stack[-1].append(node)
         if token.nesting > 0:
-            inside.append(node.children)
+            stack.append(node.children)
     return root
 
 
 @dataclass(frozen=True)
 class _Block:
-    """A top-level block: where it stood, and what is written for it."""
+    """A top-level block: its range of source lines, and the lines written for it."""
 
     start: int
     stop: int
     lines: list[str]
-    copied: bool
+    is_copied: bool
     is_list: bool
     markup: str
-    """The marker of a list."""
+    """The marker of a list; empty for other blocks."""
 
 
 class _DocumentWriter:
-    """One report while it is written."""
+    """Writes one report."""
 
     def __init__(
         self,
@@ -131,105 +132,105 @@ class _DocumentWriter:
     ) -> None:
         self._lines = lines
         self._blocks = block_tree(tokens)
-        self._notes: dict[str, BlockNode] = {}
-        """The footnotes by their labels; of two the first counts."""
-        for label, node in _footnotes(self._blocks):
-            self._notes.setdefault(label, node)
+        self._footnote_nodes: dict[str, BlockNode] = {}
+        """The footnotes by label; the first of several with the same label counts."""
+        for label, node in _find_footnotes(self._blocks):
+            self._footnote_nodes.setdefault(label, node)
         labels = _unique_labels(
-            [label for label, node in self._notes.items() if not _is_empty(node)]
+            [label for label, node in self._footnote_nodes.items() if not _is_empty(node)]
         )
         self._labels = labels
         self._inline = InlineWriter(block_parser(), environment, policy, mark, labels)
 
     def write(self) -> str:
-        written: list[str] = []
-        before: _Block | None = None
+        output: list[str] = []
+        previous: _Block | None = None
         for node in self._blocks:
             if node.kind == "footnote_reference":
                 continue
-            block = self._top_level(node, before)
+            block = self._write_top_level(node, previous)
             if block.lines:
-                written += [*self._between(before, block), *block.lines]
-                before = block
-        written += self._footnotes(separate=bool(written))
-        # Blank lines at the end stay, as many as there are.
-        return "\n".join([*written, *self._lines[_content_end(self._lines, 0, len(self._lines)) :]])
+                output += [*self._blank_lines_before(previous, block), *block.lines]
+                previous = block
+        output += self._write_footnotes(separate=bool(output))
+        # Keep all blank lines at the end.
+        return "\n".join([*output, *self._lines[_content_end(self._lines, 0, len(self._lines)) :]])
 
-    def _top_level(self, node: BlockNode, before: "_Block | None") -> "_Block":
+    def _write_top_level(self, node: BlockNode, previous: "_Block | None") -> "_Block":
         start, stop = node.token.map or (0, 0)
         stop = _content_end(self._lines, start, stop)
         source = self._lines[start:stop]
-        # Behind a list that was written anew an indented block would belong to its last item.
-        between = self._lines[before.stop : start] if before else []
-        after_list = before is not None and before.is_list
-        changed = before is not None and (not before.copied or any(map(_has_text, between)))
-        moved = after_list and changed and source[0][:1].isspace()
-        # Two lists that a definition kept apart are told apart by their markers.
-        if before and before.is_list and before.markup == node.token.markup != "" and changed:
-            node = _with_other_marker(node)
-            moved = True
-        copied = not moved and is_link_free("\n".join(source), self._inline.policy)
-        lines = source if copied else self._write_block(node)
+        # After a rewritten list, an indented block would belong to its last item.
+        between = self._lines[previous.stop : start] if previous else []
+        after_list = previous is not None and previous.is_list
+        changed = previous is not None and (not previous.is_copied or any(map(_has_text, between)))
+        must_rewrite = after_list and changed and source[0][:1].isspace()
+        # Two lists that were separated by a definition get different markers.
+        if previous and previous.is_list and previous.markup == node.token.markup != "" and changed:
+            node = _change_list_marker(node)
+            must_rewrite = True
+        is_copied = not must_rewrite and is_link_free("\n".join(source), self._inline.policy)
+        lines = source if is_copied else self._write_block(node)
         is_list = node.kind.endswith("_list")
-        return _Block(start, stop, lines, copied, is_list, node.token.markup if is_list else "")
+        return _Block(start, stop, lines, is_copied, is_list, node.token.markup if is_list else "")
 
-    def _between(self, before: "_Block | None", block: "_Block") -> list[str]:
-        """The blank lines before a block: as they were, and one where they are needed."""
-        between = self._lines[before.stop if before else 0 : block.start]
-        blank = not any(map(_has_text, between))
-        if before is None:
-            return between if blank and block.copied else []
-        if blank and (between or (before.copied and block.copied)):
+    def _blank_lines_before(self, previous: "_Block | None", block: "_Block") -> list[str]:
+        """Return the blank lines before a block: as they were, or one where it is needed."""
+        between = self._lines[previous.stop if previous else 0 : block.start]
+        is_blank = not any(map(_has_text, between))
+        if previous is None:
+            return between if is_blank and block.is_copied else []
+        if is_blank and (between or (previous.is_copied and block.is_copied)):
             return between
         return [""]
 
     def _write_blocks(self, nodes: Sequence[BlockNode], *, tight: bool = False) -> list[str]:
         lines: list[str] = []
-        before: BlockNode | None = None
+        previous: BlockNode | None = None
         for node in nodes:
-            block = self._write_block(node)
-            if not block:
+            block_lines = self._write_block(node)
+            if not block_lines:
                 continue
-            # Only the words of an item can stand right beside something else.
-            beside = before is not None and (before.token.hidden or node.token.hidden)
-            if lines and not (tight and beside):
+            # Only the text of a list item may be adjacent to another block.
+            is_adjacent = previous is not None and (previous.token.hidden or node.token.hidden)
+            if lines and not (tight and is_adjacent):
                 lines.append("")
-            lines += block
-            before = node
+            lines += block_lines
+            previous = node
         return lines
 
     def _write_block(self, node: BlockNode) -> list[str]:
         match node.kind:
             case "paragraph":
-                return self._paragraph(node.children[0].token.content)
+                return self._write_paragraph(node.children[0].token.content)
             case "heading":
-                return [self._heading(node)]
+                return [self._write_heading(node)]
             case "fence" | "code_block":
-                return _fence(node.token)
+                return _write_fence(node.token)
             case "hr":
                 return ["___"]
             case "blockquote":
                 return [f"> {line}" if line else ">" for line in self._write_blocks(node.children)]
             case "bullet_list" | "ordered_list":
-                return self._list(node)
+                return self._write_list(node)
             case "table":
-                return self._table(node)
+                return self._write_table(node)
             case _:
-                return []  # footnotes have a place of their own
+                return []  # footnotes are written at the end
 
-    def _paragraph(self, content: str) -> list[str]:
+    def _write_paragraph(self, content: str) -> list[str]:
         text = self._inline.write(content).strip(WHITESPACE + "\n")
         lines = [line.strip(WHITESPACE) for line in text.split("\n")]
         return [_escape_line_start(line) for line in lines if line]
 
-    def _heading(self, node: BlockNode) -> str:
+    def _write_heading(self, node: BlockNode) -> str:
         text = " ".join(self._inline.write(node.children[0].token.content).split("\n")).strip()
-        closing = re.sub(r"(?<!\S)(#+)\Z", r"\\\1", text)  # else it would be the heading's end
-        return f"{'#' * int(node.token.tag[1])} {closing}".rstrip()
+        escaped = re.sub(r"(?<!\S)(#+)\Z", r"\\\1", text)  # otherwise it would close the heading
+        return f"{'#' * int(node.token.tag[1])} {escaped}".rstrip()
 
-    def _list(self, node: BlockNode) -> list[str]:
+    def _write_list(self, node: BlockNode) -> list[str]:
         number = int(node.token.attrs.get("start", 1))
-        tight = not any(
+        is_tight = not any(
             child.kind == "paragraph" and not child.token.hidden
             for item in node.children
             for child in item.children
@@ -240,55 +241,57 @@ class _DocumentWriter:
             if node.kind == "ordered_list":
                 marker = f"{number}{item.token.markup or '.'}"
                 number += 1
-            first, *rest = self._write_blocks(item.children, tight=tight) or [""]
-            if lines and not tight:
+            first, *rest = self._write_blocks(item.children, tight=is_tight) or [""]
+            if lines and not is_tight:
                 lines.append("")
             indent = " " * (len(marker) + 1)
             lines.append(f"{marker} {first}".rstrip() if not first else f"{marker} {first}")
             lines += [indent + line if line else "" for line in rest]
         return lines
 
-    def _table(self, node: BlockNode) -> list[str]:
-        rows = [row for part in node.children for row in part.children]
-        lines = [self._row(row) for row in rows]
-        aligned = [
+    def _write_table(self, node: BlockNode) -> list[str]:
+        rows = [row for section in node.children for row in section.children]
+        lines = [self._write_row(row) for row in rows]
+        alignments = [
             _ALIGNMENTS.get(str(cell.token.attrs.get("style", "")), "---")
             for cell in rows[0].children
         ]
-        return [lines[0], f"| {' | '.join(aligned)} |", *lines[1:]]
+        return [lines[0], f"| {' | '.join(alignments)} |", *lines[1:]]
 
-    def _row(self, row: BlockNode) -> str:
+    def _write_row(self, row: BlockNode) -> str:
         cells = [
-            self._inline.write(cell.children[0].token.content if cell.children else "", cell=True)
+            self._inline.write(
+                cell.children[0].token.content if cell.children else "", in_cell=True
+            )
             for cell in row.children
         ]
         return f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |"
 
-    def _footnotes(self, *, separate: bool) -> list[str]:
-        """All of them, each on a line of its own: continuations are read in different ways."""
+    def _write_footnotes(self, *, separate: bool) -> list[str]:
+        """Write each footnote on one line: renderers read continuation lines differently."""
         lines: list[str] = []
-        for label, node in self._notes.items():
+        for label, node in self._footnote_nodes.items():
             if label not in self._labels:
                 continue
             text = _escape_line_start(" ".join(self._inline_texts(node.children)).strip())
-            if _DEFINITION_LIKE_NOTE.match(text):
+            if _DEFINITION_LIKE_FOOTNOTE.match(text):
                 text = f"See here: {text}"
             lines += [*([""] if lines or separate else []), f"[^{self._labels[label]}]: {text}"]
         return lines
 
     def _inline_texts(self, nodes: Sequence[BlockNode]) -> Iterator[str]:
-        """What blocks say, in one line."""
+        """Yield the text of each block as one line."""
         for node in nodes:
             if node.kind == "inline":
                 yield " ".join(self._inline.write(node.token.content).split())
             elif node.kind in ("fence", "code_block"):
-                yield self._inline.code(" ".join(node.token.content.split()))
+                yield self._inline.write_code(" ".join(node.token.content.split()))
             elif node.kind != "footnote_reference":
                 yield from self._inline_texts(node.children)
 
 
 def _has_too_many_cells(report: str) -> bool:
-    """Whether rows would be filled up with many more cells than there are characters."""
+    """Return whether padding the rows would add many more cells than there are characters."""
     cells = columns = 0
     for line in report.split("\n"):
         if "|" in line and "-" in line and not line.strip("-:|> \t"):
@@ -299,11 +302,11 @@ def _has_too_many_cells(report: str) -> bool:
     return cells > max(MAX_TABLE_CELLS, len(report))
 
 
-def _footnotes(nodes: Sequence[BlockNode]) -> Iterator[tuple[str, BlockNode]]:
+def _find_footnotes(nodes: Sequence[BlockNode]) -> Iterator[tuple[str, BlockNode]]:
     for node in nodes:
         if node.kind == "footnote_reference":
             yield str(node.token.meta.get("label")), node
-        yield from _footnotes(node.children)
+        yield from _find_footnotes(node.children)
 
 
 def _is_empty(node: BlockNode) -> bool:
@@ -311,23 +314,23 @@ def _is_empty(node: BlockNode) -> bool:
 
 
 def _unique_labels(labels: Sequence[str]) -> dict[str, str]:
-    """Names of footnotes that are no more than names, each its own."""
-    plain = {label for label in labels if _LABEL.fullmatch(label)}
-    names = (f"note-{number}" for number in range(1, len(labels) + len(plain) + 2))
-    free = (name for name in names if name not in plain)
-    return {label: label if label in plain else next(free) for label in labels}
+    """Map each footnote label to a unique name that contains no markup."""
+    plain_labels = {label for label in labels if _PLAIN_LABEL.fullmatch(label)}
+    candidates = (f"note-{number}" for number in range(1, len(labels) + len(plain_labels) + 2))
+    unused = (name for name in candidates if name not in plain_labels)
+    return {label: label if label in plain_labels else next(unused) for label in labels}
 
 
-def _fence(token: Token) -> list[str]:
+def _write_fence(token: Token) -> list[str]:
     content = token.content.removesuffix("\n")
-    longest = max((len(run) for run in re.findall("`+", content)), default=0)
-    ticks = "`" * max(3, longest + 1)
-    info = _INFO.match(token.info.strip()) if token.type == "fence" else None
-    return [ticks + (info[0] if info else ""), *content.split("\n"), ticks]
+    longest_run = max((len(ticks) for ticks in re.findall("`+", content)), default=0)
+    delimiter = "`" * max(3, longest_run + 1)
+    info = _INFO_STRING.match(token.info.strip()) if token.type == "fence" else None
+    return [delimiter + (info[0] if info else ""), *content.split("\n"), delimiter]
 
 
 def _content_end(lines: list[str], start: int, stop: int) -> int:
-    """The end of a block without the blank lines behind it."""
+    """Return the end of a block without its trailing blank lines."""
     stop = min(stop, len(lines))
     while stop > start and not _has_text(lines[stop - 1]):
         stop -= 1
@@ -335,23 +338,23 @@ def _content_end(lines: list[str], start: int, stop: int) -> int:
 
 
 def _has_text(line: str) -> bool:
-    """Whether a line is not blank; to Markdown, other blanks than these two are text."""
+    """Return whether a line is not blank; to Markdown, all but these two characters are text."""
     return bool(line.strip(WHITESPACE))
 
 
-def _with_other_marker(node: BlockNode) -> BlockNode:
-    """The same list with the other marker."""
-    other = {"-": "*", "*": "-", "+": "-", ".": ")", ")": "."}[node.token.markup]
-    items = [BlockNode(item.token.copy(markup=other), item.children) for item in node.children]
-    return BlockNode(node.token.copy(markup=other), items)
+def _change_list_marker(node: BlockNode) -> BlockNode:
+    """Return the same list with a different marker."""
+    marker = {"-": "*", "*": "-", "+": "-", ".": ")", ")": "."}[node.token.markup]
+    items = [BlockNode(item.token.copy(markup=marker), item.children) for item in node.children]
+    return BlockNode(node.token.copy(markup=marker), items)
 
 
 def _escape_line_start(line: str) -> str:
-    """A line of a paragraph that cannot begin another block, nor define a link."""
-    if defines := _DEFINITION.match(line):  # all of those were resolved
-        return f"{line[: defines.start(1)]}\\{line[defines.start(1) :]}"
-    begins = _BLOCK_START.match(line)
-    if not begins:
+    """Escape a line of a paragraph so that it cannot start another block or define a link."""
+    if definition := _LINK_DEFINITION.match(line):  # all real ones were resolved
+        return f"{line[: definition.start(1)]}\\{line[definition.start(1) :]}"
+    block_start = _BLOCK_START.match(line)
+    if not block_start:
         return line
-    number = begins["number"] or ""
+    number = block_start["number"] or ""
     return f"{number}\\{line[len(number) :]}"

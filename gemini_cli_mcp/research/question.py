@@ -1,4 +1,4 @@
-"""The caller's question: checked, and put into a prompt as data."""
+"""Validate the caller's question and embed it in a prompt as data."""
 
 import secrets
 from datetime import datetime
@@ -10,15 +10,15 @@ from gemini_cli_mcp.types import MAX_QUERY_CHARS
 
 
 def parse_query(query: object) -> str:
-    """The question, if it is one."""
+    """Return the sanitized question; raise InvalidInput if it is not usable."""
     if not isinstance(query, str):
         raise InvalidInput(f"`query` must be a string, not {json_type_name(query)}.")
     if not query.strip():
-        raise InvalidInput("`query` is blank.", hint="Put the question into `query`.")
+        raise InvalidInput("`query` must not be blank.", hint="Pass the question in `query`.")
     if len(query) > MAX_QUERY_CHARS:
         raise InvalidInput(
-            f"`query` has {len(query)} characters; at most {MAX_QUERY_CHARS} are taken.",
-            hint="Ask the question itself and leave the material out.",
+            f"`query` has {len(query)} characters; the maximum is {MAX_QUERY_CHARS}.",
+            hint="Send only the question, without background material.",
         )
     if "\0" in query:
         raise InvalidInput("`query` contains a NUL character.")
@@ -26,7 +26,7 @@ def parse_query(query: object) -> str:
 
 
 def render_prompt(template: str, question: str, **values: str) -> str:
-    """The template with the question in it, today's date, and marks that no text can guess."""
+    """Fill the template with the question, today's date and an unguessable delimiter."""
     return prompts.render(
         template,
         query=question,
@@ -37,5 +37,5 @@ def render_prompt(template: str, question: str, **values: str) -> str:
 
 
 def json_type_name(value: object) -> str:
-    """What JSON calls it, nearly."""
+    """Return the type name for error messages: JSON's `null`, otherwise Python's name."""
     return "null" if value is None else type(value).__name__

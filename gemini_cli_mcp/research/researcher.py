@@ -1,7 +1,7 @@
-"""From a prompt to a validated answer: ask, find the JSON, repair, correct, and start over.
+"""Turn a prompt into a validated answer: ask, find the JSON, repair or correct it, retry.
 
-One cycle is a main run and, if its output cannot be used, the correction of that output.
-Cycles end early where another one could not help.
+A cycle is a main run and, if its output is unusable, a correction run on that output.
+Cycling stops early when another cycle could not help.
 """
 
 import logging
@@ -30,9 +30,10 @@ from gemini_cli_mcp.workspace import Workspace
 logger = logging.getLogger(__name__)
 
 CYCLE_DELAYS = (1.0, 2.0, 5.0)
-"""Seconds between the cycles; the last one stands for all that follow."""
+"""Seconds between cycles; the last value applies to all later ones."""
 MIN_TRUSTED_OVERLAP = 0.8
-"""A correction with fewer known words than this may hold things that were never found."""
+"""Minimum share of a correction's words that occur in its source; below this, the correction may
+contain invented content."""
 
 ANSWER_KEYS = frozenset({"success", "report", "result", "verified", "metadata", "error"})
 ANSWER_SCHEMA: dict[str, Any] = {
@@ -50,29 +51,29 @@ ANSWER_SCHEMA: dict[str, Any] = {
     },
 }
 
-_VERIFIED = re.compile(r"[,{]\s*\"verified\"\s*:\s*(true|false)\b")
-_OBJECT = re.compile(r"\{\s*[\"'\u201c]?success\b")
+_VERIFIED_FLAG = re.compile(r"[,{]\s*\"verified\"\s*:\s*(true|false)\b")
+_ANSWER_START = re.compile(r"\{\s*[\"'\u201c]?success\b")
 
 Correction = Literal["none", "repaired", "corrected"]
 
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """The model's object, validated, and the story of how we came by it."""
+    """The model's validated answer object and how it was obtained."""
 
     object: JsonObject
     provider: Provider
-    """Who answered."""
+    """The provider that answered."""
     reply: Reply
-    """Of the main run, whose records are the evidence."""
+    """Reply of the main run; its records are the evidence."""
     correction: Correction
     truncated: bool
     correction_overlap: float | None
     cycles: int = 1
     usage: Usage | None = None
-    """Of all runs that answered."""
+    """Total of all runs that replied."""
     fallback: tuple[JsonObject, ...] = ()
-    """Which providers failed before, and why."""
+    """Providers that failed before this one, and why."""
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -80,29 +81,32 @@ class ModelAnswer:
 
     @property
     def sources(self) -> list[str]:
-        """What was really found and read; for a plain-text CLI, what the model says."""
+        """URLs that were found or fetched; for a plain-text CLI, those the model claims."""
         if self.reply.evidence == "none":
             return self._claimed_list("sources_visited")
         return [source.url for source in self.ledger.sources]
 
     @property
     def queries(self) -> list[str]:
-        """What was really searched; for a plain-text CLI, what the model says."""
+        """Queries that were searched; for a plain-text CLI, those the model claims."""
         if self.reply.evidence == "none":
             return self._claimed_list("search_queries_used")
         return self.ledger.queries
 
     @property
     def claims_verified(self) -> bool:
-        """The model's own word. A correction may repeat it, but not say it first.
+        """Whether the model claims that its report is verified.
 
-        What it repeats must stand once, as a key, in an output that quotes no other object.
+        A correction may repeat the claim but not introduce it: the original output must contain
+        it exactly once, as a key, and must not quote another answer object.
         """
         text = self.reply.text
-        flags = _VERIFIED.findall(text)
-        if len(set(flags)) > 1:  # several objects that disagree
+        flags = _VERIFIED_FLAG.findall(text)
+        if len(set(flags)) > 1:  # several objects disagree
             return False
-        if self.correction == "corrected" and (flags != ["true"] or len(_OBJECT.findall(text)) > 1):
+        if self.correction == "corrected" and (
+            flags != ["true"] or len(_ANSWER_START.findall(text)) > 1
+        ):
             return False
         return self.object.get("verified") is True
 
@@ -112,7 +116,7 @@ class ModelAnswer:
 
 
 class Researcher:
-    """Where prompts go out to the providers and validated answers come back."""
+    """Sends prompts to the providers and returns validated answers."""
 
     def __init__(
         self,
@@ -128,16 +132,16 @@ class Researcher:
         self.sleep = sleep
 
     async def ask(self, prompt: str, progress: ProgressCallback) -> ModelAnswer:
-        """The answer of the first provider that has one."""
+        """Return the answer of the first provider that succeeds."""
         answer, fallbacks = await first_success(
-            self.providers, lambda provider: self._cycles(provider, prompt, progress)
+            self.providers, lambda provider: self._run_cycles(provider, prompt, progress)
         )
         return replace(answer, fallback=tuple(fallbacks))
 
-    async def _cycles(
+    async def _run_cycles(
         self, provider: Provider, prompt: str, progress: ProgressCallback
     ) -> ModelAnswer:
-        """Cycle until there is an answer, or until another cycle would not help."""
+        """Repeat cycles until one yields an answer or another would not help."""
         usages: list[Usage] = []
         cycles = 0
         try:
@@ -151,7 +155,7 @@ class Researcher:
             ):
                 cycles += 1
                 with attempt:
-                    answer = await self._attempt(provider, prompt, progress, usages)
+                    answer = await self._run_cycle(provider, prompt, progress, usages)
                     usage = sum(usages, start=Usage()) if usages else None
                     return replace(answer, cycles=cycles, usage=usage)
         except PermissionDenied:
@@ -159,58 +163,62 @@ class Researcher:
         except ExecutionFailed as error:
             raise ExecutionFailed(
                 "All retry and correction attempts were exhausted "
-                f"({cycles} of {self._max_cycles} cycles). The last one: {error.message}",
+                f"({cycles} of {self._max_cycles} cycles). Last error: {error.message}",
                 details=error.details,
             ) from None
-        raise AssertionError("tenacity returns or raises")
+        raise AssertionError("unreachable: tenacity returns or raises")
 
-    async def _attempt(
+    async def _run_cycle(
         self, provider: Provider, prompt: str, progress: ProgressCallback, usages: list[Usage]
     ) -> ModelAnswer:
         reply = await provider.ask(prompt, progress)
         usages += [reply.usage] if reply.usage else []
-        found = await _find_answer(reply)
-        if found:
-            kind: Correction = "repaired" if found.repaired else "none"
-            answer = _require_success(found.object, reply)
-            return ModelAnswer(answer, provider, reply, kind, found.truncated, None)
-        progress("the answer is not valid JSON: correcting it")
-        found = await self._correct(provider, reply.text, progress, usages)
-        overlap = word_overlap(str(found.object.get("report", "")), reply.text)
+        match = await _find_answer(reply)
+        if match:
+            correction: Correction = "repaired" if match.repaired else "none"
+            answer = _require_success(match.object, reply)
+            return ModelAnswer(answer, provider, reply, correction, match.truncated, None)
+        progress("the answer is not valid JSON; requesting a correction")
+        match = await self._correct(provider, reply.text, progress, usages)
+        overlap = word_overlap(str(match.object.get("report", "")), reply.text)
         if overlap < MIN_TRUSTED_OVERLAP:
             logger.warning(
-                "Only %.0f %% of a correction's words stand in its source", 100 * overlap
+                "Only %.0f %% of a correction's words occur in its source", 100 * overlap
             )
-        answer = _require_success(found.object, reply)
-        return ModelAnswer(answer, provider, reply, "corrected", found.truncated, round(overlap, 2))
+        answer = _require_success(match.object, reply)
+        return ModelAnswer(answer, provider, reply, "corrected", match.truncated, round(overlap, 2))
 
     async def _correct(
-        self, provider: Provider, invalid: str, progress: ProgressCallback, usages: list[Usage]
+        self,
+        provider: Provider,
+        invalid_output: str,
+        progress: ProgressCallback,
+        usages: list[Usage],
     ) -> FoundObject:
         try:
-            reply = await correct(provider, self.workspace, invalid, progress)
+            reply = await correct(provider, self.workspace, invalid_output, progress)
         except GeminiMcpError as error:
             logger.error("JSON correction failed: %s", error.code)
             raise
         usages += [reply.usage] if reply.usage else []
-        if found := await _find_answer(reply):
-            return found
-        logger.error("JSON correction failed: its output is no valid JSON either")
-        raise ExecutionFailed("The answer was not valid JSON, and neither was its correction.")
+        if match := await _find_answer(reply):
+            return match
+        logger.error("JSON correction failed: the corrected output is not valid JSON")
+        raise ExecutionFailed("The answer was not valid JSON, and neither was the correction.")
 
 
 async def _find_answer(reply: Reply) -> FoundObject | None:
-    # In a thread: megabytes of hostile text must not stop the server.
+    # In a thread: megabytes of hostile text must not block the event loop.
     return await anyio.to_thread.run_sync(
         find_object, reply.text, match_schema, ANSWER_KEYS, abandon_on_cancel=True
     )
 
 
 def match_schema(candidate: JsonObject) -> JsonObject | None:
-    """The candidate as the schema wants it; None if it does not fit."""
+    """Return the candidate normalized to the schema, or None if it does not match."""
     if "report" not in candidate and "result" in candidate:
         candidate["report"] = candidate.pop("result")
-    # First what is cheap to see: hostile text has a million candidates.
+    # Cheap checks first: hostile text can contain a million candidates.
     if not isinstance(candidate.get("report"), str) and candidate.get("success") is not False:
         return None
     return candidate if _validator().is_valid(candidate) else None
@@ -218,7 +226,7 @@ def match_schema(candidate: JsonObject) -> JsonObject | None:
 
 @cache
 def _validator() -> Any:
-    import jsonschema  # late: it takes longer to import than our whole start may cost
+    import jsonschema  # deferred: the import alone would exceed the startup budget
 
     return jsonschema.Draft202012Validator(ANSWER_SCHEMA)
 
@@ -226,9 +234,9 @@ def _validator() -> Any:
 def _require_success(answer: JsonObject, reply: Reply) -> JsonObject:
     if answer["success"]:
         return answer
-    message = str(answer.get("error") or answer.get("report") or "it gave no reason").strip()
+    message = str(answer.get("error") or answer.get("report") or "no reason given").strip()
     raise ExecutionFailed(
-        f"The model could not do the research: {check_text(message[:500], [reply])}"
+        f"The model could not complete the research: {check_text(message[:500], [reply])}"
     )
 
 
@@ -236,7 +244,7 @@ def _log_retry(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     if isinstance(error, GeminiMcpError):
         logger.warning(
-            "Cycle %d failed (%s), the next one starts in %g s",
+            "Cycle %d failed (%s); retrying in %g s",
             state.attempt_number,
             error.code,
             state.upcoming_sleep,

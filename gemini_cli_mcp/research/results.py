@@ -1,4 +1,4 @@
-"""What a result tells beside the report: of every kind of research alike."""
+"""Result metadata common to `search` and `deep_search`."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -14,22 +14,22 @@ from gemini_cli_mcp.research.researcher import ModelAnswer
 from gemini_cli_mcp.sanitize import replace_unsafe_chars
 from gemini_cli_mcp.types import Evidence, Usage
 
-_WEAKEST_FIRST: tuple[Evidence, ...] = ("none", "events", "ledger")
+_EVIDENCE_WEAKEST_FIRST: tuple[Evidence, ...] = ("none", "events", "ledger")
 
 
 UNCHECKED_NOTES: dict[Evidence, str] = {
-    "events": "Nothing was checked: the CLI told that it searched but not what it found, so links "
-    "and their claims are the model's own.",
-    "none": "Nothing was checked: the CLI told neither what it searched nor what it found, so "
-    "links and their claims are the model's own.",
+    "events": "Nothing was checked: the CLI reported its searches but not their results, so all "
+    "links and claims come from the model alone.",
+    "none": "Nothing was checked: the CLI reported neither its searches nor their results, so all "
+    "links and claims come from the model alone.",
 }
 
 
 def research_metadata(question: str, started: float, answers: Sequence[ModelAnswer]) -> JsonObject:
-    """The metadata of a research that began at `started` and got these answers."""
+    """Return the metadata of research that began at `started` and produced these answers."""
     ledger = Ledger.from_replies(*(answer.reply for answer in answers))
-    kinds = [answer.reply.evidence for answer in answers]
-    evidence: Evidence = next(kind for kind in _WEAKEST_FIRST if kinds.count(kind))
+    levels = [answer.reply.evidence for answer in answers]
+    evidence: Evidence = next(level for level in _EVIDENCE_WEAKEST_FIRST if levels.count(level))
     provider = answers[-1].provider
     models = [answer.reply.model for answer in reversed(answers) if answer.reply.model]
     usages = [answer.usage for answer in answers if answer.usage]
@@ -45,7 +45,7 @@ def research_metadata(question: str, started: float, answers: Sequence[ModelAnsw
         "provider": provider.name,
         "usage": asdict(sum(usages, start=Usage())) if usages else None,
     }
-    if suggestions := answers[-1].reply.suggestions:
+    if suggestions := answers[-1].reply.search_suggestions_html:
         metadata["search_suggestions"] = suggestions
     if fallback := [item for answer in answers for item in answer.fallback]:
         metadata["fallback"] = fallback
@@ -55,13 +55,18 @@ def research_metadata(question: str, started: float, answers: Sequence[ModelAnsw
 
 
 def _note(evidence: Evidence, ledger: Ledger, replies: Sequence[Reply]) -> str:
-    """What a reader must know of what the text rests on."""
+    """Return what the reader must know about the evidence behind the text."""
     if ledger.every_search_failed:
         reason = check_text(replace_unsafe_chars(redact(ledger.errors[0][:2000]))[:300], replies)
-        return f"Every web search failed, so the text is from the model's memory: {reason}"
+        return (
+            "Every web search failed, so the text is from the model's memory. "
+            f"First error: {reason}"
+        )
     if evidence != "ledger":
         return UNCHECKED_NOTES[evidence]
-    return "" if ledger.searches else "No web search was made: the text is from the model's memory."
+    return (
+        "" if ledger.searches else "No web search was made, so the text is from the model's memory."
+    )
 
 
 def _unique(lists: Iterable[list[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Another try after failures that will pass, with growing waits, within the time there is."""
+"""Retry transient failures with increasing delays, as far as the deadline allows."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -9,28 +9,28 @@ import tenacity
 from gemini_cli_mcp.errors import EngineFailed, ExecutionFailed, RateLimited
 
 RETRY_DELAYS = (1.0, 2.0, 4.0)
-"""Seconds before each further try of a single search."""
+"""Seconds before each retry of a single search."""
 
 Sleep = Callable[[float], Awaitable[None]]
 T = TypeVar("T")
 
 
-async def with_retries(attempt: Callable[[], Awaitable[T]], sleep: Sleep) -> T:
-    """What the first try that succeeds gives; else the last failure."""
-    async for trial in tenacity.AsyncRetrying(
+async def with_retries(operation: Callable[[], Awaitable[T]], sleep: Sleep) -> T:
+    """Return the result of the first successful attempt, or raise the last error."""
+    async for attempt in tenacity.AsyncRetrying(
         stop=tenacity.stop_after_attempt(len(RETRY_DELAYS) + 1),
         retry=tenacity.retry_if_exception(is_retryable_now),
         wait=lambda state: retry_delay(state, RETRY_DELAYS),
         sleep=sleep,
         reraise=True,
     ):
-        with trial:
-            return await attempt()
-    raise AssertionError("tenacity returns or raises")
+        with attempt:
+            return await operation()
+    raise AssertionError("unreachable: tenacity returns or raises")
 
 
 def is_retryable_now(error: BaseException) -> bool:
-    """Whether the failure may pass, and there is time to wait for that."""
+    """Whether the error is transient and the deadline leaves time for a retry."""
     if isinstance(error, RateLimited):
         remaining = anyio.current_effective_deadline() - anyio.current_time()
         return (error.retry_after_s or 0) < remaining
@@ -38,7 +38,7 @@ def is_retryable_now(error: BaseException) -> bool:
 
 
 def retry_delay(state: tenacity.RetryCallState, delays: tuple[float, ...]) -> float:
-    """Seconds until the next try: what Google asked for, else the next of `waits`."""
+    """Return the seconds until the next attempt: Google's `retry_after_s`, else from `delays`."""
     error = state.outcome.exception() if state.outcome else None
     if isinstance(error, RateLimited) and error.retry_after_s is not None:
         return error.retry_after_s

@@ -1,4 +1,4 @@
-"""`search`: one grounded research run, from the question to the result."""
+"""`search`: one grounded research run, from question to result."""
 
 import time
 
@@ -16,18 +16,18 @@ from gemini_cli_mcp.types import ProgressCallback
 async def search(
     researcher: Researcher, query: object, *, timeout: float, progress: ProgressCallback
 ) -> JsonObject:
-    """Research the question and return the success result; failures are raised."""
+    """Research the question and return the success result; raise on failure."""
     question = parse_query(query)
     started = time.monotonic()
     try:
         with anyio.fail_after(timeout):
             answer = await researcher.ask(render_prompt("search-prompt", question), progress)
-            checked = await check_report(answer.object["report"], [answer.reply])
+            report = await check_report(answer.object["report"], [answer.reply])
     except TimeoutError:
         raise TimedOut(f"There was no answer within {timeout:g} s.") from None
     metadata: JsonObject = {
         **research_metadata(question, started, [answer]),
-        "citations": checked.citations,
+        "citations": report.citations,
         "cycles": answer.cycles,
         "correction": answer.correction,
     }
@@ -35,4 +35,4 @@ async def search(
         metadata["truncated"] = True
     if answer.correction_overlap is not None:
         metadata["correction_overlap"] = answer.correction_overlap
-    return {"success": True, "result": checked.text, "metadata": metadata}
+    return {"success": True, "result": report.text, "metadata": metadata}

@@ -1,6 +1,6 @@
 """The JSON Schema of web_search's arguments, generated from the configured engines.
 
-A module of its own, because it is needed before the MCP handshake and `web_search` imports much.
+A separate module because it is needed before the MCP handshake and `web_search` imports a lot.
 """
 
 from gemini_cli_mcp.json_values import JsonObject
@@ -9,7 +9,7 @@ from gemini_cli_mcp.types import MAX_QUERY_CHARS
 
 
 def web_search_schema(engines: Engines) -> JsonObject:
-    """What `web_search` accepts with these engines."""
+    """Return the schema of the arguments that `web_search` accepts with these engines."""
     engine: JsonObject = {
         "type": "string",
         "enum": [engine.id for engine in engines.engines],

@@ -1,1 +1,1 @@
-"""The MCP edge: tools, progress, reports as resources, and errors as results."""
+"""The MCP server: tools, progress, reports as resources, and errors as results."""

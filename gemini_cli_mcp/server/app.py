@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class McpApp(MCPServer[None]):
-    """Everything we offer to an MCP client, over any transport."""
+    """Everything offered to MCP clients, over any transport."""
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], workspace: Workspace
@@ -57,25 +57,25 @@ class McpApp(MCPServer[None]):
 
     @property
     def lowlevel(self) -> LowLevelServer[Any]:
-        """For a transport of our own."""
+        """The low-level server, for transports that the SDK does not run."""
         return self._lowlevel_server
 
     def record_to(self, metrics: CallMetrics) -> None:
-        """Record all further calls there."""
+        """Record all subsequent calls in `metrics`."""
         self._handlers.record_to(metrics)
 
     def allow_warmup(self) -> None:
-        """Start ACP processes now: no handshake needs the CPU first."""
-        self._handlers.first_used.set()
+        """Allow ACP processes to start: no handshake competes for the CPU any more."""
+        self._handlers.warmup_allowed.set()
 
     async def readiness_error(self) -> GeminiMcpError | None:
-        """Why a search could not work now; None if it could."""
-        # In a thread: it looks at files, and imports what a search needs.
+        """Return why a search could not run now; None if it could."""
+        # In a worker thread: this reads files and imports what a search needs.
         return await to_thread.run_sync(lambda: self._handlers.providers.readiness_error())
 
     @property
     def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
-        """Values for metrics: name, description and how to read it."""
+        """The gauges for metrics: by name, a description and a function that reads the value."""
         handlers = self._handlers
         return {
             "queue": ("Runs waiting for a slot", lambda: handlers.providers.limiter.waiting),
@@ -86,14 +86,14 @@ class McpApp(MCPServer[None]):
         }
 
     async def shutdown(self) -> None:
-        """Accept no more calls, cancel calls and jobs in progress, and stop the ACP pools."""
+        """Reject new calls, cancel running calls and jobs, and stop the ACP pools."""
         await self._handlers.shutdown()
-        if self._settings.warm and self._handlers.first_used.is_set():
+        if self._settings.warm and self._handlers.warmup_allowed.is_set():
             self._pool_scope.cancel()
             await self._pools_stopped.wait()
 
     async def run_stdio_async(self) -> None:
-        """Serve one client over stdin and stdout, announcing changes of our resources."""
+        """Serve one client over stdin and stdout, with notifications of resource changes."""
         options = self._lowlevel_server.create_initialization_options(
             NotificationOptions(resources_changed=True)
         )
@@ -118,29 +118,29 @@ class McpApp(MCPServer[None]):
         return resources.read_report(jobs, owner, str(uri), self._settings.secrets)
 
     async def _run_pools(self) -> None:
-        """Keep ACP processes ready once the client shows that the handshake is over."""
+        """Keep ACP processes ready, starting when the client has finished the handshake."""
         try:
-            await self._handlers.first_used.wait()
+            await self._handlers.warmup_allowed.wait()
             if not self._settings.warm:
                 return
-            # In a thread: a client that is listing our tools must not wait for imports.
+            # In a worker thread: a client that is listing tools must not wait for imports.
             await to_thread.run_sync(import_module, "gemini_cli_mcp.providers.gemini.acp_pool")
             with self._pool_scope:
                 await self._handlers.providers.run_pools()
-        except Exception as error:  # noqa: BLE001 - searches work without
+        except Exception as error:  # noqa: BLE001 - searches work without it
             logger.error("ACP pool stopped: %s", type(error).__name__)
-        finally:  # also if the client left in the same moment
+        finally:  # even if the client disconnects at the same moment
             self._pools_stopped.set()
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncGenerator[None]:
         async def remove_stale() -> None:
             if removed := await to_thread.run_sync(self._workspace.remove_stale):
-                logger.info("Removed %d temporary files of dead servers", removed)
+                logger.info("Removed %d temporary files of stopped servers", removed)
 
         try:
             async with self._handlers.run_jobs(), anyio.create_task_group() as tasks:
-                tasks.start_soon(remove_stale)  # beside the handshake, not before it
+                tasks.start_soon(remove_stale)  # concurrently with the handshake, not before it
                 tasks.start_soon(self._run_pools)
                 yield
                 tasks.cancel_scope.cancel()
@@ -183,14 +183,14 @@ def _make_tools(handlers: ToolHandlers, settings: Settings) -> list[RegisteredTo
         make_tool(
             handlers.with_metrics("deep_search_result", handlers.deep_search_result),
             name="deep_search_result",
-            title="Result of a deep research",
+            title="Result of a deep search",
             description=schemas.DEEP_SEARCH_RESULT_DESCRIPTION,
             parameters=schemas.result_parameters(),
         ),
         make_tool(
             handlers.with_metrics("deep_search_cancel", handlers.deep_search_cancel),
             name="deep_search_cancel",
-            title="Stop a deep research",
+            title="Stop a deep search",
             description=schemas.DEEP_SEARCH_CANCEL_DESCRIPTION,
             parameters=schemas.cancel_parameters(),
             is_destructive=True,

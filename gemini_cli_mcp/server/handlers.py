@@ -1,4 +1,4 @@
-"""What each MCP tool does: arguments in, progress on the way, one result out."""
+"""Handlers of the MCP tools: parse the arguments, report progress, return one result."""
 
 import math
 import time
@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     from gemini_cli_mcp.research.web_search import WebSearch
 
 CLIENT_CALL_LIMITS = {"claude-code": math.inf}
-"""Seconds by the client's name. Claude Code waits for hours while there is progress, and shows
-it."""
+"""Seconds, by client name. Claude Code waits for hours while there is progress, and shows it."""
 MAX_WAIT_SECONDS = 1e6
-"""No job lives that long."""
+"""Longer than any job runs."""
 
 ToolContext = Context[Any, Any]
 Handler = Callable[[JsonObject, ToolContext], Awaitable[CallToolResult]]
@@ -48,12 +47,12 @@ class CallMetrics(Protocol):
         ...
 
     def record_usage(self, result: JsonObject) -> None:
-        """Record the tokens of a result."""
+        """Record the token usage of a result."""
         ...
 
 
 class ToolHandlers:
-    """The tools, and what they share: providers, jobs and the calls in progress."""
+    """The tool handlers, and what they share: providers, jobs and running calls."""
 
     def __init__(
         self, settings: Settings, environ: Mapping[str, str], workspace: Workspace
@@ -64,21 +63,21 @@ class ToolHandlers:
         self._calls = CallRegistry(settings.secrets)
         self._jobs: JobService | None = None
         self._metrics: CallMetrics | None = None
-        self.first_used = anyio.Event()
-        """Set when a tool is first called."""
+        self.warmup_allowed = anyio.Event()
+        """Set on first use, which allows ACP processes to start."""
 
     def record_to(self, metrics: CallMetrics) -> None:
-        """Record all further calls there."""
+        """Record all subsequent calls in `metrics`."""
         self._metrics = metrics
 
     @asynccontextmanager
     async def run_jobs(self) -> AsyncGenerator[None]:
-        """Accept jobs while the context lasts; cancel the unfinished ones at its end."""
+        """Accept jobs while the context is open; cancel unfinished ones on exit."""
         async with JobService.open(self._settings.limits) as self._jobs:
             yield
 
     async def shutdown(self) -> None:
-        """Accept no more calls, and cancel the calls and jobs in progress."""
+        """Reject new calls, and cancel running calls and jobs."""
         await self._calls.cancel_all()
         if self._jobs:
             await self._jobs.shutdown()
@@ -86,14 +85,14 @@ class ToolHandlers:
     @property
     def jobs(self) -> JobService:
         if self._jobs is None:
-            raise RuntimeError("the server is not running")
+            raise RuntimeError("The server is not running.")
         return self._jobs
 
     @property
     def running_jobs(self) -> int:
         return self._jobs.running if self._jobs else 0
 
-    # Imported late: the handshake needs none of this.
+    # Imported lazily: the handshake needs none of these.
 
     @cached_property
     def providers(self) -> "ProviderRegistry":
@@ -105,7 +104,7 @@ class ToolHandlers:
     def _researcher(self) -> "Researcher":
         from gemini_cli_mcp.research.researcher import Researcher
 
-        self.first_used.set()
+        self.warmup_allowed.set()
         cycles = self._settings.max_cycles
         return Researcher(self.providers.configured, self._workspace, max_cycles=cycles)
 
@@ -170,9 +169,9 @@ class ToolHandlers:
     ) -> CallToolResult:
         async def run() -> JsonObject:
             seconds, offset = self._wait_seconds(arguments, context), _parse_offset(arguments)
-            job = self._job(arguments)
+            job = self._find_job(arguments)
             await self.jobs.wait(job, seconds, self._progress_sink(context))
-            # In a thread: splitting a long report means parsing it.
+            # In a worker thread: splitting a long report means parsing it.
             view = await to_thread.run_sync(job_view, job, offset)
             return {**view, **await to_thread.run_sync(draft_view, job)}
 
@@ -182,16 +181,16 @@ class ToolHandlers:
         self, arguments: JsonObject, context: ToolContext
     ) -> CallToolResult:
         async def run() -> JsonObject:
-            job = self._job(arguments)
+            job = self._find_job(arguments)
             await self.jobs.cancel(job)
             return await to_thread.run_sync(job_view, job)
 
         return await self._calls.run(run)
 
     def with_metrics(self, name: str, handler: Handler) -> Handler:
-        """The same handler, recording its calls."""
+        """Wrap a handler so that its calls are recorded."""
 
-        async def recorded(arguments: JsonObject, context: ToolContext) -> CallToolResult:
+        async def run_recorded(arguments: JsonObject, context: ToolContext) -> CallToolResult:
             started = time.monotonic()
             result: JsonObject | None = None
             try:
@@ -201,15 +200,15 @@ class ToolHandlers:
             finally:
                 if self._metrics:
                     self._metrics.record_call(name, result, time.monotonic() - started)
-                    if result and not name.startswith("deep_search"):  # counted once, when done
+                    if result and not name.startswith("deep_search"):  # counted on completion
                         self._metrics.record_usage(result)
 
-        return recorded
+        return run_recorded
 
     async def _run_with_progress(
         self, run: Callable[[ProgressCallback], Awaitable[JsonObject]], context: ToolContext
     ) -> CallToolResult:
-        """Run to completion, and report progress meanwhile."""
+        """Run to completion while reporting progress."""
         feed = ProgressFeed(self._settings.limits.progress_interval)
         answer = CallToolResult(content=[])
         async with anyio.create_task_group() as tasks:
@@ -219,14 +218,14 @@ class ToolHandlers:
         return answer
 
     def _progress_sink(self, context: ToolContext) -> ProgressSink:
-        async def report(number: int, message: str) -> None:
+        async def report(step: int, message: str) -> None:
             redacted = str(sanitize_json(message, self._settings.secrets))
-            await context.report_progress(number, message=redacted)
+            await context.report_progress(step, message=redacted)
 
         return report
 
     def _completion_callback(self, context: ToolContext) -> CompletionCallback:
-        """What to do when a deep search ends."""
+        """Return the callback for the end of a deep search."""
         announce = _announce_report(context)
 
         async def on_done(result: JsonObject) -> None:
@@ -236,30 +235,30 @@ class ToolHandlers:
 
         return on_done
 
-    def _job(self, arguments: JsonObject) -> Job:
+    def _find_job(self, arguments: JsonObject) -> Job:
         job_id = arguments.get("job_id")
         if not isinstance(job_id, str):
             raise InvalidInput("`job_id` must be the string that `deep_search` returned.")
         return self.jobs.get(job_id, CURRENT_OWNER.get())
 
     def _wait_seconds(self, arguments: JsonObject, context: ToolContext) -> float:
-        """How long this call waits for its job."""
+        """Return how long this call waits for its job."""
         value = arguments.get("wait_seconds")
         if value is None:
             return client_call_limit(context, self._settings.limits.client_call_limit)
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise InvalidInput("`wait_seconds` must be a number, 0 or more.")
+            raise InvalidInput("`wait_seconds` must be a non-negative number.")
         return min(value, MAX_WAIT_SECONDS)
 
 
 def client_call_limit(context: ToolContext, default: float) -> float:
-    """Seconds that this client surely lets a call take; `default` if it is unknown."""
+    """Return the seconds this client is known to allow for a call; `default` if it is unknown."""
     params = context.session.client_params
     return CLIENT_CALL_LIMITS.get(params.client_info.name, default) if params else default
 
 
 def _announce_report(context: ToolContext) -> CompletionCallback:
-    """Notify the client of a new report, in the way of its protocol era."""
+    """Return a callback that notifies the client of a new report, in both protocol eras."""
 
     async def announce(result: JsonObject) -> None:
         if result["success"]:
@@ -267,7 +266,7 @@ def _announce_report(context: ToolContext) -> CompletionCallback:
                 context.notify_resources_changed,
                 context.session.send_resource_list_changed,
             ):
-                with suppress(Exception):  # the client may be gone; the report is kept anyway
+                with suppress(Exception):  # the client may be gone; the report is stored anyway
                     await send()
 
     return announce
@@ -282,5 +281,5 @@ def _parse_offset(arguments: JsonObject) -> int:
         or not isinstance(value, int | float)
         or not 0 <= value == value // 1
     ):
-        raise InvalidInput("`offset` must be a whole number, 0 or more.")
+        raise InvalidInput("`offset` must be a non-negative integer.")
     return int(value)

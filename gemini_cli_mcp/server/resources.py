@@ -1,4 +1,4 @@
-"""Finished reports as resources: `report://{job_id}`, and `/metadata` behind it for the rest."""
+"""Finished reports as resources: `report://{job_id}`, and `report://{job_id}/metadata`."""
 
 import json
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ MARKDOWN, JSON = "text/markdown", "application/json"
 
 
 def report_link(job_id: str, *, metadata: bool = False) -> ResourceLink:
-    """Stands beside a result of which something was cut."""
+    """Return the link to send with a result that was shortened."""
     if metadata:
         uri = REPORT_URI_PREFIX + job_id + METADATA_SUFFIX
         return ResourceLink(uri=uri, name="All sources and queries", mime_type=JSON)
-    return ResourceLink(uri=REPORT_URI_PREFIX + job_id, name="The whole report", mime_type=MARKDOWN)
+    return ResourceLink(uri=REPORT_URI_PREFIX + job_id, name="Full report", mime_type=MARKDOWN)
 
 
 def list_reports(jobs: list[Job], secrets: Sequence[str]) -> list[Resource]:
-    """The reports of those that ended with one."""
+    """List the reports of the jobs that succeeded."""
     return [
         Resource(
             uri=REPORT_URI_PREFIX + job.id,
@@ -41,18 +41,18 @@ def list_reports(jobs: list[Job], secrets: Sequence[str]) -> list[Resource]:
 
 
 def report_templates() -> list[ResourceTemplate]:
-    """How the addresses are made."""
+    """Return the URI templates of reports and their metadata."""
     return [
         ResourceTemplate(
             uri_template=REPORT_URI_PREFIX + "{job_id}",
             name="report",
-            description="The report of a finished deep research; kept for an hour",
+            description="The report of a finished deep search; kept for an hour",
             mime_type=MARKDOWN,
         ),
         ResourceTemplate(
             uri_template=REPORT_URI_PREFIX + "{job_id}" + METADATA_SUFFIX,
             name="metadata",
-            description="All its queries, sources and rounds",
+            description="All queries, sources and rounds of a report",
             mime_type=JSON,
         ),
     ]
@@ -61,7 +61,7 @@ def report_templates() -> list[ResourceTemplate]:
 def read_report(
     jobs: JobService, owner: str, uri: str, secrets: Sequence[str]
 ) -> list[ReadResourceContents]:
-    """A report or its metadata, whole."""
+    """Return a complete report or its metadata."""
     try:
         job_id = uri.removeprefix(REPORT_URI_PREFIX).removesuffix(METADATA_SUFFIX)
         result = jobs.get(job_id, owner).result
@@ -69,8 +69,8 @@ def read_report(
         result = None
     if not uri.startswith(REPORT_URI_PREFIX) or not result or not result["success"]:
         raise ResourceNotFoundError(f"Unknown resource: {uri}")
-    sent = object_or_empty(sanitize_json(result, secrets))
+    sanitized = object_or_empty(sanitize_json(result, secrets))
     if uri.endswith(METADATA_SUFFIX):
-        metadata = json.dumps(sent["metadata"], ensure_ascii=False, indent=2)
+        metadata = json.dumps(sanitized["metadata"], ensure_ascii=False, indent=2)
         return [ReadResourceContents(metadata, mime_type=JSON)]
-    return [ReadResourceContents(sent["result"], mime_type=MARKDOWN)]
+    return [ReadResourceContents(sanitized["result"], mime_type=MARKDOWN)]

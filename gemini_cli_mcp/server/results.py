@@ -1,4 +1,4 @@
-"""Our results as MCP results: text, structured content and links to what was cut.
+"""Convert results to MCP results: text, structured content and links to what was cut.
 
 Secrets are redacted and unsafe characters replaced here: a lone surrogate would crash the stdio
 transport of mcp 2.3.0.
@@ -19,15 +19,20 @@ logger = logging.getLogger(__name__)
 
 
 def to_call_tool_result(payload: JsonObject, secrets: Sequence[str]) -> CallToolResult:
-    """The payload as a client gets it: as text, as structure, and with links to what is cut."""
-    sent = object_or_empty(sanitize_json(payload, secrets))
-    error = object_or_empty(sent.get("error"))
+    """Return the payload as text and as structured content, with links to what was cut."""
+    sanitized = object_or_empty(sanitize_json(payload, secrets))
+    error = object_or_empty(sanitized.get("error"))
     if error and error["code"] != Cancelled.code:
-        logger.error("A call failed: %s", error["code"])  # its words may quote the question
-    text = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
+        logger.error("Tool call failed: %s", error["code"])  # the message may quote the question
+    text = json.dumps(sanitized, ensure_ascii=False, separators=(",", ":"))
     content: list[ContentBlock] = [TextContent(type="text", text=text)]
-    if "next_offset" in sent:
-        content.append(resources.report_link(sent["job_id"]))
-    if "shortened" in object_or_empty(sent.get("metadata")) and sent.get("status") == "done":
-        content.append(resources.report_link(sent["job_id"], metadata=True))
-    return CallToolResult(content=content, structured_content=sent, is_error=not sent["success"])
+    if "next_offset" in sanitized:
+        content.append(resources.report_link(sanitized["job_id"]))
+    if (
+        "shortened" in object_or_empty(sanitized.get("metadata"))
+        and sanitized.get("status") == "done"
+    ):
+        content.append(resources.report_link(sanitized["job_id"], metadata=True))
+    return CallToolResult(
+        content=content, structured_content=sanitized, is_error=not sanitized["success"]
+    )

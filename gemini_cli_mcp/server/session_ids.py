@@ -1,7 +1,7 @@
-"""Session ids that hold no session: the server keeps nothing between two requests.
+"""Session ids without sessions: the server stores nothing between requests.
 
-They tell two clients of one owner apart, so that one cannot end the other's calls, and belong to
-their owner by a signature that every server with the same tokens can check.
+They distinguish the clients of one owner, so that one cannot cancel the calls of another. A
+signature binds each id to its owner; every server with the same tokens can verify it.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from gemini_cli_mcp.http_common.auth import Token
 
 
 class SessionIds:
-    """Issues and checks them; an owner's tokens are the keys."""
+    """Issues and verifies session ids, signed with the tokens of their owner."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._keys: dict[str, list[str]] = {}
@@ -21,17 +21,17 @@ class SessionIds:
             self._keys.setdefault(token.owner, []).append(token.value)
 
     def issue(self, owner: str) -> str:
-        name = token_hex(16)
-        return f"{name}.{self._signatures(name, owner)[0]}"
+        nonce = token_hex(16)
+        return f"{nonce}.{self._signatures(nonce, owner)[0]}"
 
     def verify(self, session_id: str, owner: str) -> bool:
-        name, _, signature = session_id.partition(".")
-        given = signature.encode("utf-8", "replace")
-        known = self._signatures(name, owner)
-        return any(hmac.compare_digest(given, each.encode()) for each in known)
+        nonce, _, signature = session_id.partition(".")
+        actual = signature.encode("utf-8", "replace")
+        expected = self._signatures(nonce, owner)
+        return any(hmac.compare_digest(actual, candidate.encode()) for candidate in expected)
 
-    def _signatures(self, name: str, owner: str) -> list[str]:
-        """By each of the owner's tokens, so that one can be changed while sessions go on."""
-        text = name.encode("utf-8", "replace")
+    def _signatures(self, nonce: str, owner: str) -> list[str]:
+        """Sign with each token of the owner, so that sessions survive the rotation of a token."""
+        message = nonce.encode("utf-8", "replace")
         keys = self._keys.get(owner, [""])
-        return [hmac.new(key.encode(), text, hashlib.sha256).hexdigest()[:32] for key in keys]
+        return [hmac.new(key.encode(), message, hashlib.sha256).hexdigest()[:32] for key in keys]

@@ -1,7 +1,7 @@
-"""The life of a stdio server: it leaves with its client, in order, and leaves nothing behind.
+"""Serve MCP over stdio, and shut down gracefully when the client disconnects.
 
-However a client leaves (it closes stdin, it dies, it never reads what we answer), the process is
-gone a few seconds later: the answers that nobody reads must not keep it.
+However the client disconnects (it closes stdin, dies, or never reads our responses), the process
+exits within a few seconds: unread responses must not keep it alive.
 """
 
 import asyncio
@@ -21,46 +21,48 @@ from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
 CLIENT_CHECK_INTERVAL = 0.25
-"""Seconds between two looks at whether the client is still there."""
+"""Seconds between checks whether the client is still connected."""
 CLIENT_GONE_DELAY = 1.0
-"""Seconds that a server has to end by itself when its client is gone."""
+"""Seconds for the server to end by itself after the client disconnects."""
 FORCED_EXIT_DELAY = 0.5
-"""Seconds beyond all others after which a process that hangs in itself is ended."""
+"""Seconds after the shutdown timeout before a hanging process is forced to exit."""
 
 
 async def serve_stdio(settings: Settings, environ: Mapping[str, str]) -> None:
     """Serve until the client closes stdin, dies or sends SIGTERM."""
     workspace = Workspace(settings.config_dir)
     server = McpApp(settings, environ, workspace)
-    gone = anyio.Event()
-    _watch_client(gone, settings.limits.stdio_shutdown_timeout + FORCED_EXIT_DELAY)
-    # Open to the very end: a second signal must not come between.
+    client_gone = anyio.Event()
+    _watch_client(client_gone, settings.limits.stdio_shutdown_timeout + FORCED_EXIT_DELAY)
+    # Open until the very end: a second signal must not interrupt the shutdown.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with anyio.create_task_group() as tasks:
             seconds = settings.limits.stdio_shutdown_timeout
-            tasks.start_soon(_shut_down_when_told, server, workspace, signals, gone, seconds)
+            tasks.start_soon(
+                _shut_down_on_signal_or_disconnect, server, workspace, signals, client_gone, seconds
+            )
             try:
                 await server.run_stdio_async()
             except* (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                pass  # the client has closed stdout: there is nobody to tell
+                pass  # the client has closed stdout: the error cannot be reported
             tasks.cancel_scope.cancel()
 
 
-async def _shut_down_when_told(
+async def _shut_down_on_signal_or_disconnect(
     server: McpApp,
     workspace: Workspace,
     signals: AsyncIterator[signal.Signals],
-    gone: anyio.Event,
+    client_gone: anyio.Event,
     seconds: float,
 ) -> None:
-    """Leave in order on a signal, and when the client is gone."""
+    """Shut down gracefully on a signal, or when the client disconnects."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_cancel_when, gone, tasks.cancel_scope)
+        tasks.start_soon(_cancel_when, client_gone, tasks.cancel_scope)
         async for _ in signals:
             break
         tasks.cancel_scope.cancel()
-    if gone.is_set():
-        # What it sent before it left may still be on its way, and the server then ends by itself.
+    if client_gone.is_set():
+        # Its last messages may still be in transit, and the server then ends by itself.
         await anyio.sleep(CLIENT_GONE_DELAY)
         seconds -= CLIENT_GONE_DELAY
     try:
@@ -68,7 +70,7 @@ async def _shut_down_when_told(
             await server.shutdown()
         workspace.close()
     finally:
-        # A thread of the SDK waits in a read or a write that nothing can interrupt.
+        # A thread of the SDK is blocked in a read or write that cannot be interrupted.
         os._exit(0)
 
 
@@ -77,23 +79,23 @@ async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
     scope.cancel()
 
 
-def _watch_client(gone: anyio.Event, seconds: float) -> None:
-    """Tell when the client is gone; `seconds` later this process is, whatever hangs in it.
+def _watch_client(client_gone: anyio.Event, seconds: float) -> None:
+    """Set `client_gone` when the client disconnects; force an exit `seconds` later.
 
-    A thread: an event loop that waits for somebody to read our log cannot watch itself.
+    In a thread: an event loop that is blocked by a full log pipe cannot watch itself.
     """
     loop = asyncio.get_running_loop()
     parent = os.getppid()
     try:
-        stdin = os.dup(0)  # the SDK points the descriptor itself elsewhere
+        stdin = os.dup(0)  # the SDK redirects the original descriptor
     except OSError:
-        return  # there is none, and the SDK sees that too
+        return  # there is no stdin, which the SDK detects as well
 
     def watch() -> None:
         while os.getppid() == parent and not _is_closed(stdin):
             time.sleep(CLIENT_CHECK_INTERVAL)
-        with suppress(RuntimeError):  # it has ended
-            loop.call_soon_threadsafe(gone.set)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(client_gone.set)
         time.sleep(seconds)
         os._exit(0)
 
@@ -101,11 +103,11 @@ def _watch_client(gone: anyio.Event, seconds: float) -> None:
 
 
 def _is_closed(descriptor: int) -> bool:
-    """Whether the other end of a pipe is closed, also while there is something left to read."""
+    """Return whether the other end of a pipe is closed, even if unread data remains."""
     if sys.platform == "win32":
         return False
     half_closed = getattr(select, "POLLRDHUP", 0)  # sockets, on Linux
     poll = select.poll()
     poll.register(descriptor, half_closed)
-    ends = select.POLLHUP | select.POLLERR | half_closed
-    return any(state & ends for _, state in poll.poll(0))
+    closed_events = select.POLLHUP | select.POLLERR | half_closed
+    return any(events & closed_events for _, events in poll.poll(0))

@@ -1,7 +1,7 @@
-"""MCP over streamable HTTP, in both protocol eras, without a session to lose.
+"""Stateless MCP over streamable HTTP, in both protocol eras.
 
-Every request is served for itself, so any server behind a balancer can take it. However a client
-leaves a call, the call ends: by closing the connection, or by saying so in a request of its own.
+Every request is independent, so any server behind a load balancer can handle it. A call ends when
+its client closes the connection, or cancels it in a separate request.
 """
 
 import json
@@ -57,7 +57,7 @@ async def serve_http(
     port: int,
     allowed_hosts: Sequence[str],
 ) -> None:
-    """Serve until SIGTERM. ConfigError if it cannot begin."""
+    """Serve until SIGTERM; raise ConfigError if the server cannot start."""
     tokens = parse_tokens(environ)
     require_tokens_if_public(host, tokens)
     require_valid_hosts(allowed_hosts, tokens)
@@ -75,7 +75,7 @@ async def serve_http(
 
 
 class HttpServer:
-    """Everything that comes in over HTTP."""
+    """The HTTP application: MCP, health checks and metrics."""
 
     def __init__(
         self, server: McpApp, tokens: Sequence[Token], hosts: Sequence[str], limits: Limits
@@ -83,10 +83,10 @@ class HttpServer:
         self._server = server
         self._metrics = Metrics(server.gauges)
         server.record_to(self._metrics)
-        # Host and Origin are the door's business, for every address.
-        unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        # AuthMiddleware checks Host and Origin, on all paths.
+        no_host_checks = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self._manager = StreamableHTTPSessionManager(
-            server.lowlevel, stateless=True, security_settings=unchecked
+            server.lowlevel, stateless=True, security_settings=no_host_checks
         )
         self._endpoint = McpEndpoint(self._manager, SessionIds(tokens), limits)
         routes = Starlette(
@@ -105,7 +105,7 @@ class HttpServer:
         self.asgi = AccessLogMiddleware(middleware)
 
     def cancel_calls(self) -> None:
-        """End all calls that run."""
+        """Cancel all running calls."""
         self._endpoint.cancel_all()
 
     @asynccontextmanager
@@ -118,18 +118,18 @@ class HttpServer:
         return JSONResponse({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
-        """Whether a search can work, and what is missing; no more than a stranger may know."""
-        problem = await self._server.readiness_error()
-        if problem is None:
+        """Report whether a search can run; the error code alone, as this path is public."""
+        error = await self._server.readiness_error()
+        if error is None:
             return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not ready", "code": problem.code}, 503)
+        return JSONResponse({"status": "not ready", "code": error.code}, 503)
 
     async def _metrics_page(self, request: Request) -> Response:
         return Response(self._metrics.render(), media_type=CONTENT_TYPE)
 
 
 class McpEndpoint:
-    """The MCP endpoint: one POST in, one answer out."""
+    """The MCP endpoint: one POST in, one response out."""
 
     def __init__(
         self, manager: StreamableHTTPSessionManager, sessions: SessionIds, limits: Limits
@@ -145,22 +145,22 @@ class McpEndpoint:
             return
         try:
             body = await read_body(receive, MAX_BODY_BYTES, self._limits.request_body_timeout)
-        except BodyError as why:
-            await json_error(why.status, why.message, why.code)(scope, receive, send)
+        except BodyError as error:
+            await json_error(error.status, error.message, error.code)(scope, receive, send)
             return
-        if scope["method"] == "DELETE":  # there is nothing to forget but calls that run
+        if scope["method"] == "DELETE":  # nothing is stored; only running calls can be cancelled
             self._end_session(scope)
             await Response(status_code=200)(scope, receive, send)
             return
         message = _parse_object(body)
         if message.get("method") == LISTEN_METHOD:
-            # What it would tell is other owners' business too, and it would never end.
-            error = {
+            # It would also report events of other owners, and never end.
+            rpc_error = {
                 "code": METHOD_NOT_FOUND,
-                "message": f"{LISTEN_METHOD} is not offered over HTTP",
+                "message": f"{LISTEN_METHOD} is not supported over HTTP",
             }
-            answer = {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
-            await JSONResponse(answer, 404)(scope, receive, send)
+            response = {"jsonrpc": "2.0", "id": message.get("id"), "error": rpc_error}
+            await JSONResponse(response, 404)(scope, receive, send)
             return
         if message.get("method") == "notifications/cancelled":
             self._cancel(scope, object_or_empty(message.get("params")).get("requestId"))
@@ -168,27 +168,29 @@ class McpEndpoint:
 
     def _rejection(self, scope: Scope) -> Response | None:
         if scope["method"] not in ("POST", "DELETE"):
-            answer = json_error(405, "Send requests by POST.", "method_not_allowed")
-            answer.headers["allow"] = "POST, DELETE"
-            return answer
+            response = json_error(405, "Send requests with POST.", "method_not_allowed")
+            response.headers["allow"] = "POST, DELETE"
+            return response
         session = _session_id(scope)
         if session is not None and not self._sessions.verify(session, scope["owner"]):
-            return json_error(404, "There is no such session.", "session_not_found")
+            return json_error(
+                404, "Session not found. Send `initialize` again.", "session_not_found"
+            )
         return None
 
     async def _handle(
         self, scope: Scope, receive: Receive, send: Send, body: bytes, message: JsonObject
     ) -> None:
-        """One request, which ends when its client leaves or takes it back."""
+        """Handle one request; it ends when its client disconnects or cancels it."""
         call = InFlightRequest(send, message.get("id"))
         if message.get("method") == "initialize":
             call.session = self._sessions.issue(scope["owner"])
-        key = _key(scope, message.get("id"))
+        key = _request_key(scope, message.get("id"))
         self._in_flight.setdefault(key, []).append(call)
         try:
             async with anyio.create_task_group() as tasks:
 
-                async def work() -> None:
+                async def forward() -> None:
                     with call.scope:
                         await self._manager.handle_request(
                             _without_session(scope), call.replay(body), call.send
@@ -196,7 +198,7 @@ class McpEndpoint:
                     await call.send_cancelled()
                     tasks.cancel_scope.cancel()
 
-                tasks.start_soon(work)
+                tasks.start_soon(forward)
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 call.client_gone.set()
@@ -212,35 +214,35 @@ class McpEndpoint:
                 call.scope.cancel()
 
     def _cancel(self, scope: Scope, request_id: object) -> None:
-        """A call that its client does not want any more."""
-        calls = self._in_flight.get(_key(scope, request_id), [])
-        if len(calls) == 1:  # without a session, two clients of one owner may be meant
+        """Cancel a call on request of its client."""
+        calls = self._in_flight.get(_request_key(scope, request_id), [])
+        if len(calls) == 1:  # without a session, it may belong to two clients of one owner
             calls[0].scope.cancel()
 
     def _end_session(self, scope: Scope) -> None:
         session = _session_id(scope)
-        for (owner, name, _), calls in list(self._in_flight.items()):
-            if session and (owner, name) == (scope["owner"], session):
+        for (owner, session_id, _), calls in list(self._in_flight.items()):
+            if session and (owner, session_id) == (scope["owner"], session):
                 for call in calls:
                     call.scope.cancel()
 
 
 class InFlightRequest:
-    """One request under way, and its answer as far as it was sent."""
+    """A request in progress, and how much of its response has been sent."""
 
     def __init__(self, send: Send, request_id: object) -> None:
         self.scope = anyio.CancelScope()
         self.client_gone = anyio.Event()
         self.session: str | None = None
-        """The id that the answer is to carry."""
+        """The session id to send with the response."""
         self._send = send
         self._id = request_id
-        self._events = False
+        self._is_event_stream = False
         self._started = False
         self._ended = False
 
     def replay(self, body: bytes) -> Receive:
-        """The request's body once more; then the end of its client."""
+        """Return a `receive` that replays the body, then waits for the client to disconnect."""
         messages = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
@@ -255,8 +257,10 @@ class InFlightRequest:
         if message["type"] == "http.response.start":
             self._started = True
             headers = list(message["headers"])
-            kind = next((value for name, value in headers if name.lower() == b"content-type"), b"")
-            self._events = kind.startswith(b"text/event-stream")
+            content_type = next(
+                (value for name, value in headers if name.lower() == b"content-type"), b""
+            )
+            self._is_event_stream = content_type.startswith(b"text/event-stream")
             if self.session and message["status"] == 200:
                 headers.append((SESSION_HEADER, self.session.encode()))
             message = {**message, "headers": headers}
@@ -265,22 +269,26 @@ class InFlightRequest:
         await self._send(message)
 
     async def send_cancelled(self) -> None:
-        """The end of an answer to a call that its client has taken back."""
+        """Finish the response to a call that was cancelled."""
         if self._ended or not self.scope.cancelled_caught:
             return
         error = {"code": REQUEST_CANCELLED, "message": "Request cancelled"}
-        said = json.dumps({"jsonrpc": "2.0", "id": self._id, "error": error}).encode()
+        payload = json.dumps({"jsonrpc": "2.0", "id": self._id, "error": error}).encode()
         if not self._started:
-            await Response(said, media_type="application/json")(
+            await Response(payload, media_type="application/json")(
                 {"type": "http"}, self.replay(b""), self._send
             )
         else:
-            event = b"event: message\r\ndata: " + said + b"\r\n\r\n" if self._events else b""
+            event = (
+                b"event: message\r\ndata: " + payload + b"\r\n\r\n"
+                if self._is_event_stream
+                else b""
+            )
             await self._send({"type": "http.response.body", "body": event})
 
 
 def json_error(status: int, message: str, code: str) -> Response:
-    """What a client gets that does not come as far as MCP."""
+    """Return the error response to a request that does not reach MCP."""
     return JSONResponse({"error": {"code": code, "message": message}}, status)
 
 
@@ -292,16 +300,16 @@ def _parse_object(body: bytes) -> JsonObject:
 
 
 def _session_id(scope: Scope) -> str | None:
-    found = [value for name, value in scope["headers"] if name == SESSION_HEADER]
-    return found[0].decode("latin-1") if found else None
+    values = [value for name, value in scope["headers"] if name == SESSION_HEADER]
+    return values[0].decode("latin-1") if values else None
 
 
 def _without_session(scope: Scope) -> Scope:
-    """The transport knows no sessions."""
+    """Remove the session header: the transport is stateless."""
     headers = [(name, value) for name, value in scope["headers"] if name != SESSION_HEADER]
     return {**scope, "headers": headers}
 
 
-def _key(scope: Scope, request_id: object) -> tuple[str, str, str]:
+def _request_key(scope: Scope, request_id: object) -> tuple[str, str, str]:
     client = scope.get("client") or ("",)
     return scope["owner"], _session_id(scope) or f"from {client[0]}", json.dumps(request_id)

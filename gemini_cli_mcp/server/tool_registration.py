@@ -1,4 +1,4 @@
-"""A tool with a schema of our own, whose arguments come to us as the client sent them."""
+"""Create tools with our own schemas, whose handlers get the arguments as the client sent them."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +12,7 @@ from gemini_cli_mcp.server import schemas
 
 
 class _UncheckedArguments(ArgModelBase):
-    """Arguments as the client sent them; our own code checks them."""
+    """Arguments as the client sent them; the handlers validate them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -29,7 +29,7 @@ def make_tool(
     parameters: JsonObject,
     is_destructive: bool = False,
 ) -> Tool:
-    """Registered so that bad input is answered in our form and not by a library's text."""
+    """Create a tool that reports invalid input in our format, not with a library's message."""
     return Tool(
         fn=function,
         name=name,

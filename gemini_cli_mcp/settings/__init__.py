@@ -1,1 +1,1 @@
-"""What users and deployments configure."""
+"""User configuration: environment variables and the engines file."""

@@ -1,8 +1,8 @@
-"""The engines of `web_search`: a JSON file with comments, checked at start.
+"""The engines of `web_search`: a JSON file with comments, validated at startup.
 
-An engine points to a provider and a model by its providerKey: family, optional account alias,
-model, with dots between. Routing lists the targets that may serve; those that differ only in
-the alias stand in for each other, the higher priority first.
+An engine refers to a provider and a model with its providerKey: family, optional account alias
+and model, separated by dots. The routing section lists the allowed targets; targets that differ
+only in the alias are fallbacks for each other, in order of priority.
 """
 
 import re
@@ -18,12 +18,12 @@ from gemini_cli_mcp.settings.upstreams import DEFAULT_GATEWAY, GatewaySettings, 
 
 Family = Literal["gemini-cli", "antigravity", "gemini-api", "glm"]
 GOOGLE_FAMILIES: tuple[Family, ...] = ("gemini-cli", "antigravity", "gemini-api")
-"""Those that search with Google."""
+"""Families that search with Google."""
 FAMILIES: tuple[Family, ...] = (*GOOGLE_FAMILIES, "glm")
 MODEL_PREFIXES = ("gemini-", "glm-", "flash", "pro", "auto")
-"""How the name of a model begins; what begins otherwise is an account's alias."""
+"""Prefixes of model names; anything else after the family is an account alias."""
 RECENCY_DAYS = {"oneDay": 1, "oneWeek": 7, "oneMonth": 31, "oneYear": 366, "noLimit": None}
-"""How new hits must be, and how many days that is."""
+"""Maximum age of hits in days, by `recency`."""
 MAX_HITS = 50
 DEFAULT_HITS = 10
 FAMILY_BY_PROVIDER: dict[str, Family] = {
@@ -33,14 +33,14 @@ FAMILY_BY_PROVIDER: dict[str, Family] = {
 }
 
 _Name = Annotated[str, Field(pattern=r"^[\w.:-]{1,64}$")]
-# What is not closed reaches to the end: so nothing is looked at twice.
+# Unclosed strings and comments extend to the end of the text, so that matching is linear.
 _COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|//[^\n]*+|/\*(?:.*?\*/|.*+)', re.DOTALL)
 _COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII)
 
 
 class GlmSettings(StrictModel):
-    """What only the family `glm` knows."""
+    """Settings of the family `glm`."""
 
     form: Literal["chat", "api"] = "chat"
     search_engine: str = Field("search_std", alias="searchEngine")
@@ -89,37 +89,37 @@ class _File(BaseModel):
 
 @dataclass(frozen=True)
 class EngineTarget:
-    """Who serves: a family, an account of it, a model."""
+    """What serves an engine: a family, an optional account and a model."""
 
     family: Family
     alias: str | None
     model: str
     key_variable: str | None = None
-    """The variable that holds the account's key."""
+    """The environment variable with the account's API key."""
 
     @classmethod
     def parse(cls, provider_key: str, accounts: Mapping[str, _Account]) -> "EngineTarget":
         name, _, rest = provider_key.partition(".")
         if name not in FAMILIES:
             families = ", ".join(FAMILIES)
-            raise ValueError(f"{name[:20]!r} is no known family ({families})")
+            raise ValueError(f"{name[:20]!r} is not a known family ({families})")
         family = name
         alias = None
         if not rest.startswith(MODEL_PREFIXES):
             alias, _, rest = rest.partition(".")
             if not alias:
-                raise ValueError(f"{provider_key!r} names neither account nor model")
+                raise ValueError(f"{provider_key!r} has neither an account alias nor a model")
         if not rest:
-            raise ValueError(f"{provider_key!r} names no model")
+            raise ValueError(f"{provider_key!r} has no model")
         if not _MODEL.fullmatch(rest):
-            raise ValueError(f"{rest!r} is no name of a model")
+            raise ValueError(f"{rest!r} is not a valid model name")
         account = accounts.get(alias) if alias else None
         return cls(family, alias or None, rest, account.api_key_env if account else None)
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One entry that a caller can choose, and who serves it, the first one first."""
+    """An engine that callers can choose, with its targets in order of preference."""
 
     id: str
     description: str
@@ -129,52 +129,52 @@ class Engine:
 
 @dataclass(frozen=True)
 class Engines:
-    """All that can be chosen."""
+    """All configured engines, and the gateway settings of the same file."""
 
     engines: tuple[Engine, ...]
     default: str | None
-    """The engine of a call that names none; None: it must name one."""
+    """The engine for calls that do not specify one; None if they must."""
     inject_policy: str = "selective"
     key_variables: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
-    """What is accepted but has no effect."""
+    """Settings that are valid but have no effect."""
     gateway: GatewaySettings = DEFAULT_GATEWAY
 
     @property
     def google_only(self) -> "Engines":
-        """Those that mean Google; all of them if none does."""
-        chosen = tuple(
+        """Only the engines that search with Google, or all if there are none."""
+        matches = tuple(
             engine
             for engine in self.engines
             if engine.targets[0].family in GOOGLE_FAMILIES or "google" in engine.id.lower()
         )
-        if not chosen:
+        if not matches:
             return self
-        only = chosen[0].id if len(chosen) == 1 else None
-        default = self.default if self.default in [engine.id for engine in chosen] else only
-        return replace(self, engines=chosen, default=default)
+        only_id = matches[0].id if len(matches) == 1 else None
+        default = self.default if self.default in [engine.id for engine in matches] else only_id
+        return replace(self, engines=matches, default=default)
 
     def get(self, engine_id: str) -> Engine | None:
         return next((engine for engine in self.engines if engine.id == engine_id), None)
 
 
 def default_engines(provider: str, model: str) -> Engines:
-    """The one engine there is when no file says otherwise."""
+    """Return the single engine that is used without an engines file."""
     target = EngineTarget(FAMILY_BY_PROVIDER[provider], None, model)
     engine = Engine("google", "Google Search", (target,), GlmSettings.model_validate({}))
     return Engines((engine,), "google")
 
 
 def load_engines_file(path: Path, fallback: Engines) -> Engines:
-    """The engines of a file, or these if it has none; ConfigError names the place that is wrong."""
+    """Load the engines of a file, or `fallback` if it has none; ConfigError locates problems."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{_VARIABLE} {path}: it cannot be read ({type(error).__name__})."
+            f"{_ERROR_PREFIX} {path}: cannot read the file ({type(error).__name__})."
         ) from None
     try:
-        file = _File.model_validate_json(_without_comments(text))
+        file = _File.model_validate_json(_strip_comments(text))
         return (
             _build_engines(file, file.web_search)
             if file.web_search
@@ -185,16 +185,16 @@ def load_engines_file(path: Path, fallback: Engines) -> Engines:
             f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}"
             for item in error.errors()
         )
-        raise ConfigError(f"{_VARIABLE} {path}: {problems}") from None
+        raise ConfigError(f"{_ERROR_PREFIX} {path}: {problems}") from None
     except ValueError as error:
-        raise ConfigError(f"{_VARIABLE} {path}: {error}") from None
+        raise ConfigError(f"{_ERROR_PREFIX} {path}: {error}") from None
 
 
-_VARIABLE = "GEMINI_MCP_WEB_SEARCH:"
+_ERROR_PREFIX = "GEMINI_MCP_WEB_SEARCH:"
 
 
-def _without_comments(text: str) -> str:
-    """JSON without comments and without commas that nothing follows; strings and lines stay."""
+def _strip_comments(text: str) -> str:
+    """Remove comments and trailing commas; strings and line numbers are preserved."""
 
     def blank(token: re.Match[str]) -> str:
         return token[0] if token[0].startswith('"') else " " + "\n" * token[0].count("\n")
@@ -204,7 +204,7 @@ def _without_comments(text: str) -> str:
 
 def _with_gateway(file: _File, engines: Engines) -> Engines:
     if "gateway" not in file.model_fields_set:
-        raise ValueError("it has neither `webSearch` nor `gateway`")
+        raise ValueError("the file has neither `webSearch` nor `gateway`")
     keys = engines.key_variables | file.gateway.key_variables
     return replace(engines, gateway=file.gateway, key_variables=keys)
 
@@ -212,13 +212,13 @@ def _with_gateway(file: _File, engines: Engines) -> Engines:
 def _build_engines(file: _File, web_search: _WebSearch) -> Engines:
     for alias in file.accounts:
         if alias.startswith(MODEL_PREFIXES) or "." in alias or not alias:
-            raise ValueError(f"accounts.{alias}: such an alias would be taken for a model")
+            raise ValueError(f"accounts.{alias}: this alias would be mistaken for a model name")
     entries = web_search.engines
     parsed: list[tuple[_Engine, EngineTarget]] = []
     for index, entry in enumerate(entries):
         location = f"webSearch.engines.{index}"
         if entry.id in [other.id for other in entries[:index]]:
-            raise ValueError(f"{location}.id: {entry.id!r} is there twice")
+            raise ValueError(f"{location}.id: duplicate id {entry.id!r}")
         try:
             parsed.append((entry, EngineTarget.parse(entry.provider_key, file.accounts)))
         except ValueError as error:
@@ -226,35 +226,38 @@ def _build_engines(file: _File, web_search: _WebSearch) -> Engines:
     defaults = [entry.id for entry in entries if entry.default]
     if len(defaults) > 1:
         raise ValueError(f"webSearch.engines: more than one default ({', '.join(defaults)})")
-    routed = _routed_targets(file)
+    routed = _parse_routing(file)
     for entry, _ in parsed:
         if routed is not None and entry.provider_key not in [key for key, _ in routed]:
             raise ValueError(
                 f"webSearch.engines.{entries.index(entry)}.providerKey: {entry.provider_key!r} of "
-                f"engine {entry.id!r} is no target in virtualrouter.routing.web_search"
+                f"engine {entry.id!r} is not a target in virtualrouter.routing.web_search"
             )
-    others = [target for _, target in routed or ()]
-    only = entries[0].id if len(entries) == 1 else None
-    targets = [target for _, target in parsed] + others
-    aliases = {target.alias for target in targets if target.alias and not target.key_variable}
+    routed_targets = [target for _, target in routed or ()]
+    only_id = entries[0].id if len(entries) == 1 else None
+    targets = [target for _, target in parsed] + routed_targets
+    unknown_aliases = {
+        target.alias for target in targets if target.alias and not target.key_variable
+    }
     return Engines(
         tuple(
-            Engine(entry.id, entry.description, _targets_of_engine(target, others), entry.glm)
+            Engine(entry.id, entry.description, _select_targets(target, routed_targets), entry.glm)
             for entry, target in parsed
         ),
-        next(iter(defaults), only),
+        next(iter(defaults), only_id),
         web_search.inject_policy,
         frozenset(account.api_key_env for account in file.accounts.values())
         | file.gateway.key_variables,
         tuple(
-            f"the account alias {alias!r} has no entry in `accounts`" for alias in sorted(aliases)
+            f"the account alias {alias!r} has no entry in `accounts`"
+            for alias in sorted(unknown_aliases)
         ),
         file.gateway,
     )
 
 
-def _routed_targets(file: _File) -> list[tuple[str, EngineTarget]] | None:
-    """All targets of the routing, the highest priority first; None if there is no routing."""
+def _parse_routing(file: _File) -> list[tuple[str, EngineTarget]] | None:
+    """Return all routed targets, highest priority first; None without a routing section."""
     if file.router is None:
         return None
     routes = sorted(file.router.routing.web_search, key=lambda route: -route.priority)
@@ -270,11 +273,13 @@ def _routed_targets(file: _File) -> list[tuple[str, EngineTarget]] | None:
     return targets
 
 
-def _targets_of_engine(
-    target: EngineTarget, others: list[EngineTarget]
+def _select_targets(
+    target: EngineTarget, routed_targets: list[EngineTarget]
 ) -> tuple[EngineTarget, ...]:
-    """Those that differ from the target only in the account, in the order of the routing."""
-    same = [
-        other for other in others if (other.family, other.model) == (target.family, target.model)
+    """Return the targets that differ from `target` at most in the account, in routing order."""
+    same_model = [
+        other
+        for other in routed_targets
+        if (other.family, other.model) == (target.family, target.model)
     ]
-    return tuple(dict.fromkeys(same or [target]))
+    return tuple(dict.fromkeys(same_model or [target]))

@@ -1,8 +1,8 @@
-"""What deployments set: environment variables, read once and checked at start.
+"""Settings from environment variables, read once and validated at startup.
 
-An empty variable counts as unset. A wrong value stops the program with CONFIG_ERROR
-naming the variable. A missing binary, key or sign-in is no configuration error: it is
-the answer of the call that needs it.
+An empty variable counts as unset. An invalid value stops the program with a CONFIG_ERROR that
+names the variable. A missing binary, key or sign-in is not a configuration error: it is reported
+by the call that needs it.
 """
 
 import re
@@ -26,150 +26,160 @@ ProviderName = Literal["gemini", "antigravity", "api"]
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 MIN_ROUNDS = 2
-"""A deep search drafts and verifies at least once."""
+"""A deep search has at least a draft round and a verification round."""
 
 
 class Settings(BaseModel):
-    """The settings of one server. Field titles are the variables, descriptions their meaning."""
+    """Settings of one server. Field titles are variable names; descriptions go into the docs."""
 
     model_config = ConfigDict(frozen=True)
 
     model: str | None = Field(
         None,
         title="GEMINI_MODEL",
-        description="Model of main runs, passed as `--model VALUE`; unset: the CLI chooses",
+        description="Model for `search` and `deep_search`, passed to the CLI as `--model`. Unset: "
+        "the CLI chooses, and the provider `api` uses the current Flash model",
     )
     correction_model: str | None = Field(
         None,
         title="GEMINI_CORRECTION_MODEL",
-        description="The same for correction runs, independent of the other",
+        description="Same for runs that correct invalid JSON output. Unset: the CLI chooses, "
+        "regardless of `GEMINI_MODEL`, and the provider `api` uses `GEMINI_MODEL`",
     )
     providers: Annotated[tuple[ProviderName, ...], Field(min_length=1)] = Field(
         ("gemini",),
         title="GEMINI_MCP_PROVIDERS",
-        description="Who answers, in order, separated by commas: `gemini` (the CLI), `api` (the "
-        "Gemini API), `antigravity` (the agy CLI). The later ones are fallbacks",
+        description="Comma-separated providers in order of preference: `gemini` (the gemini CLI), "
+        "`api` (the Gemini API), `antigravity` (the agy CLI). All but the first are fallbacks",
     )
     grounded_model: str = Field(
         "flash",
         title="GEMINI_MCP_GROUNDED_MODEL",
-        description="Model of grounded_search; `flash` is the provider's current Flash",
+        description="Model for `grounded_search` and the default engine of `web_search`; `flash` "
+        "is the provider's current Flash model",
     )
     grounded_thinking: Thinking = Field(
         "low",
         title="GEMINI_MCP_GROUNDED_THINKING",
-        description="How much it thinks: off, low, medium or high",
+        description="Thinking level for `grounded_search` and the Google engines of `web_search`: "
+        "`off`, `low`, `medium` or `high`",
     )
     agy_path: str = Field(
         "agy",
         title="GEMINI_MCP_AGY_PATH",
-        description="The `agy` binary, looked up like the other one",
+        description="Path or name of the `agy` binary, looked up like `GEMINI_MCP_CLI_PATH`",
     )
     cli_path: str = Field(
         "gemini",
         title="GEMINI_MCP_CLI_PATH",
-        description="The `gemini` binary; a bare name is looked up on PATH, then where desktop "
-        "apps miss it (npm global, nvm, fnm, volta, homebrew, pnpm, bun)",
+        description="Path or name of the `gemini` binary. A bare name is looked up on PATH, then "
+        "in common install locations that desktop apps do not have on their PATH (npm global, "
+        "nvm, fnm, volta, homebrew, pnpm, bun)",
     )
     config_dir: Path = Field(
         default_factory=lambda: platformdirs.user_config_path("gemini-cli-mcp"),
         title="GEMINI_MCP_CONFIG_DIR",
-        description="Private folder (0700) for the CLI's homes and temporary files; "
-        "default: the platform's configuration folder + `gemini-cli-mcp`",
+        description="Private folder (mode 0700) for the CLI's home folders and temporary "
+        "files. Default: `gemini-cli-mcp` in the platform's configuration folder",
     )
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         300,
         title="GEMINI_MCP_TIMEOUT",
-        description="Seconds one search may take in all, cycles and corrections included",
+        description="Maximum seconds for one `search`, `grounded_search` or `web_search`, "
+        "including retries and corrections",
     )
     max_rounds: int = Field(
         5,
         title="DEEP_SEARCH_MAX_ITERATIONS",
-        description="Rounds that one deep search may have; below 2 becomes 2",
+        description="Maximum rounds of one deep search; values below 2 are raised to 2",
     )
     round_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         600,
         title="GEMINI_MCP_ROUND_TIMEOUT",
-        description="Seconds one round of a deep search may take, cycles and corrections included",
+        description="Maximum seconds for one deep search round, including retries and corrections",
     )
     deep_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         1800,
         title="GEMINI_MCP_DEEP_TIMEOUT",
-        description="Seconds one deep search may take in all",
+        description="Maximum seconds for one deep search",
     )
     max_cycles: Annotated[int, Field(ge=1, le=100)] = Field(
         3,
         title="GEMINI_MCP_MAX_CYCLES",
-        description="Cycles (a run and, if needed, its correction) of one search or round; 1 s, "
-        "2 s, then 5 s stand between them",
+        description="Maximum cycles per search or round; a cycle is a run and, if needed, its "
+        "correction. The delays between cycles are 1 s, 2 s, then 5 s",
     )
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
         4,
         title="GEMINI_MCP_CONCURRENCY",
-        description="CLI processes at once for single runs; further calls wait",
+        description="Maximum concurrent CLI processes, one per run. Further calls use a shared "
+        "process (`GEMINI_MCP_WARM`) or wait",
     )
     queue: Annotated[int, Field(ge=0, le=100_000)] = Field(
         64,
         title="GEMINI_MCP_QUEUE",
-        description="Calls that may wait; beyond that the answer is BUSY, with `retry_after_s`",
+        description="Maximum calls waiting; further ones fail with `BUSY` and `retry_after_s`",
     )
     warm: Annotated[int, Field(ge=0, le=100)] = Field(
         1,
         title="GEMINI_MCP_WARM",
-        description="Shared CLI processes that `serve` keeps ready for searches beyond "
-        "GEMINI_MCP_CONCURRENCY; 0: none",
+        description="Shared CLI processes that `serve` and `gateway` keep ready for runs beyond "
+        "`GEMINI_MCP_CONCURRENCY`; 0 disables them",
     )
     warm_sessions: Annotated[int, Field(ge=1, le=1000)] = Field(
         64,
         title="GEMINI_MCP_WARM_SESSIONS",
-        description="Runs at once in a warm process",
+        description="Maximum concurrent runs in one shared process",
     )
     warm_idle: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         900,
         title="GEMINI_MCP_WARM_IDLE",
-        description="Seconds without a run after which a warm process is given back; the next "
-        "run brings it back",
+        description="Seconds without a run after which a shared process is stopped; it is started "
+        "again when needed",
     )
     grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         10,
         title="GEMINI_MCP_GRACE",
-        description="Seconds that running calls have to end when an HTTP server is told to stop",
+        description="Seconds that running calls get to finish when `serve --http` shuts down",
     )
     web_search: Path | None = Field(
         None,
         title="GEMINI_MCP_WEB_SEARCH",
-        description="File with the engines of web_search; unset: one engine, `google`",
+        description="Path of the engines file for `web_search`. Unset: a single engine, `google`",
     )
     upstream_url: BaseUrl | None = Field(
         None,
         title="GEMINI_MCP_UPSTREAM_URL",
-        description="Where `gateway` sends chats, up to and with `/v1`; its key, if it needs one, "
-        "is GEMINI_MCP_UPSTREAM_KEY. Unset: `gateway.upstreams` of the engines file",
+        description="Base URL of the server behind `gateway`, including `/v1`; its API key, if "
+        "any, is read from `GEMINI_MCP_UPSTREAM_KEY`. Used only if the engines file has no "
+        "`gateway.upstreams`",
     )
     pass_env: tuple[str, ...] = Field(
         (),
         title="GEMINI_MCP_PASS_ENV",
-        description="Further variables that the CLI may see, names separated by commas; it sees "
-        "PATH, HOME, locale, proxies, certificates and its own GEMINI_* and GOOGLE_*",
+        description="Comma-separated names of additional variables to pass to the CLI. It always "
+        "gets PATH, HOME, locale, proxy and certificate variables, and its own `GEMINI_*` and "
+        "`GOOGLE_*`",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO",
         title="GEMINI_MCP_LOG_LEVEL",
-        description="DEBUG, INFO, WARNING or ERROR; lines on stderr are `[LEVEL] message`",
+        description="Log level: `DEBUG`, `INFO`, `WARNING` or `ERROR`. Logs are written to stderr "
+        "as `[LEVEL] message`",
     )
     limits: Limits = Limits()
-    """Not for users: no variable sets it."""
+    """Not user-configurable."""
     secrets: tuple[str, ...] = Field((), repr=False, exclude=True)
-    """Values of the environment that must not leave this program."""
+    """Values from the environment that must never appear in output."""
 
     @field_validator("log_level", mode="before")
     @classmethod
-    def _upper_case(cls, value: object) -> object:
+    def _to_upper_case(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
 
     @field_validator("max_rounds")
     @classmethod
-    def _at_least_min_rounds(cls, value: int) -> int:
+    def _clamp_max_rounds(cls, value: int) -> int:
         return max(value, MIN_ROUNDS)
 
     @field_validator("providers", mode="before")
@@ -186,7 +196,7 @@ class Settings(BaseModel):
             return value
         names = tuple(name.strip() for name in value.split(",") if name.strip())
         if not all(_VARIABLE_NAME.fullmatch(name) for name in names):
-            raise ValueError("should be names of variables, separated by commas")
+            raise ValueError("should be comma-separated variable names")
         return names
 
     @field_validator("model", "correction_model", "grounded_model")
@@ -198,33 +208,33 @@ class Settings(BaseModel):
 
     @field_validator("web_search")
     @classmethod
-    def _absolute_file(cls, value: Path | None) -> Path | None:
+    def _resolve_file(cls, value: Path | None) -> Path | None:
         try:
             return value.expanduser().absolute() if value else None
         except RuntimeError:
-            raise ValueError("should be the path of a file") from None
+            raise ValueError("should be a file path") from None
 
     @field_validator("config_dir")
     @classmethod
-    def _absolute_folder(cls, value: Path) -> Path:
+    def _resolve_folder(cls, value: Path) -> Path:
         try:
             value = value.expanduser().absolute()
-            usable = value.is_dir() or not value.exists()
+            is_usable = value.is_dir() or not value.exists()
         except (OSError, RuntimeError):
-            usable = False
-        if not usable:
+            is_usable = False
+        if not is_usable:
             raise ValueError("should be a folder, or a path where one can be created")
         return value
 
     @cached_property
     def engines(self) -> Engines:
-        """What web_search can be asked to use."""
-        google = default_engines(self.providers[0], self.grounded_model)
-        return load_engines_file(self.web_search, google) if self.web_search else google
+        """The engines of `web_search`."""
+        default = default_engines(self.providers[0], self.grounded_model)
+        return load_engines_file(self.web_search, default) if self.web_search else default
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], limits: Limits | None = None) -> "Settings":
-        """The configuration that `environ` holds; ConfigError names every wrong variable."""
+        """Read the settings from `environ`; ConfigError names every invalid variable."""
         variables = {name: field.title for name, field in cls.model_fields.items() if field.title}
         values = {
             name: environ[variable].strip()
@@ -233,19 +243,19 @@ class Settings(BaseModel):
         }
         try:
             settings = cls.model_validate({**values, "limits": limits or Limits()})
-            # A bad engines file stops the start too; its accounts name further secrets.
+            # Load the engines file now: an invalid one is an error too, and it names more secrets.
             secrets = secret_values(environ, settings.engines.key_variables)
             return settings.model_copy(update={"secrets": secrets})
         except ValidationError as error:
             problems = (
-                f"{variables[name]}={values[name]!r}: {_expectation(item['msg'])}"
+                f"{variables[name]}={values[name]!r}: {_format_expectation(item['msg'])}"
                 for item in error.errors()
                 for name in [str(item["loc"][0])]
             )
             raise ConfigError(redact("; ".join(problems), secret_values(environ))) from None
 
 
-def _expectation(message: str) -> str:
-    """What pydantic says, as the end of our sentence."""
+def _format_expectation(message: str) -> str:
+    """Turn a pydantic message into the end of our sentence."""
     message = message.removeprefix("Value error, ").removeprefix("Input ")
     return message[0].lower() + message[1:]

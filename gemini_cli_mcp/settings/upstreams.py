@@ -1,4 +1,4 @@
-"""Where the gateway sends what it gets: the `gateway` part of the engines file, or one variable."""
+"""The gateway's upstreams, from the engines file or GEMINI_MCP_UPSTREAM_URL."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ BaseUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#]+$", max_length=2000)]
 
 
 class StrictModel(BaseModel):
-    """A part of the file in which nothing unknown may stand."""
+    """A section of the engines file that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class UpstreamEntry(StrictModel):
-    """One entry of `upstreams`."""
+    """An entry of `gateway.upstreams`."""
 
     id: Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
     base_url: BaseUrl = Field(alias="baseUrl")
@@ -35,7 +35,7 @@ class UpstreamEntry(StrictModel):
 
 
 class GatewaySettings(StrictModel):
-    """The `gateway` part."""
+    """The `gateway` section."""
 
     upstreams: list[UpstreamEntry] = Field(default_factory=list[UpstreamEntry])
     match_mode: MatchMode = Field("substring", alias="matchMode")
@@ -51,17 +51,17 @@ DEFAULT_GATEWAY = GatewaySettings.model_validate({})
 
 @dataclass(frozen=True)
 class Upstream:
-    """One that answers for some models."""
+    """An OpenAI-compatible server that serves some models."""
 
     id: str
     base_url: str
     key: str | None
     models: tuple[str, ...] = ("*",)
     key_variable: str | None = None
-    """Where its key should be, if it needs one."""
+    """The environment variable for its API key, if it needs one."""
     pass_authorization: bool = False
     responses: bool | None = None
-    """Whether it knows the Responses API; None: that is to be found out."""
+    """Whether it supports the Responses API; None if unknown, to be detected on first use."""
 
     def serves(self, model: str) -> bool:
         return any(fnmatchcase(model, pattern) for pattern in self.models)
@@ -69,45 +69,47 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Upstreams:
-    """All there are."""
+    """All configured upstreams."""
 
     all: tuple[Upstream, ...]
     default: Upstream | None
 
     def for_model(self, model: str) -> Upstream | None:
-        """Who serves this model: the first whose pattern fits, else the default."""
-        fitting = (upstream for upstream in self.all if upstream.serves(model))
-        return next(fitting, self.default)
+        """Return the first upstream with a pattern that matches the model, else the default."""
+        matches = (upstream for upstream in self.all if upstream.serves(model))
+        return next(matches, self.default)
 
 
-def load_upstreams(file: GatewaySettings, url: str | None, environ: Mapping[str, str]) -> Upstreams:
-    """Those of the file with their keys; without any, the one at this address."""
-    entries = list(file.upstreams)
+def load_upstreams(
+    gateway: GatewaySettings, url: str | None, environ: Mapping[str, str]
+) -> Upstreams:
+    """Return the upstreams of the engines file with their keys, or else the one at `url`."""
+    entries = list(gateway.upstreams)
     if not entries and url:
         variable = UPSTREAM_KEY_VARIABLE if environ.get(UPSTREAM_KEY_VARIABLE, "").strip() else None
         entry = {"id": "upstream", "baseUrl": url, "apiKeyEnv": variable}
         entries = [UpstreamEntry.model_validate(entry)]
     if not entries:
         raise ConfigError(
-            "The gateway has no upstream: set GEMINI_MCP_UPSTREAM_URL, for example to "
-            "http://127.0.0.1:11434/v1, or write `gateway.upstreams` into the file of "
-            "GEMINI_MCP_WEB_SEARCH."
+            "The gateway has no upstream. Set GEMINI_MCP_UPSTREAM_URL, for example to "
+            "http://127.0.0.1:11434/v1, or add `gateway.upstreams` to the file that "
+            "GEMINI_MCP_WEB_SEARCH names."
         )
     ids = [entry.id for entry in entries]
     if len(set(ids)) < len(ids):
-        raise ConfigError("gateway.upstreams: an id is there twice.")
+        raise ConfigError("gateway.upstreams: ids must be unique.")
     defaults = [entry.id for entry in entries if entry.default]
     if len(defaults) > 1:
         raise ConfigError(f"gateway.upstreams: more than one default ({', '.join(defaults)}).")
-    upstreams = {entry.id: _upstream(entry, environ) for entry in entries}
+    upstreams = {entry.id: _build_upstream(entry, environ) for entry in entries}
     default = upstreams[defaults[0]] if defaults else upstreams[ids[0]] if len(ids) == 1 else None
     return Upstreams(tuple(upstreams.values()), default)
 
 
-def _upstream(entry: UpstreamEntry, environ: Mapping[str, str]) -> Upstream:
+def _build_upstream(entry: UpstreamEntry, environ: Mapping[str, str]) -> Upstream:
     key = environ.get(entry.api_key_env, "").strip() if entry.api_key_env else ""
     if not key.isascii() or not key.isprintable():
-        raise ConfigError(f"{entry.api_key_env}: what it holds cannot be a key.")
+        raise ConfigError(f"{entry.api_key_env}: an API key must be printable ASCII.")
     return Upstream(
         entry.id,
         entry.base_url.rstrip("/"),

@@ -1,1 +1,1 @@
-"""How fast it is: every number against a reference of the same run, never a test."""
+"""Benchmarks, not tests: every number is compared with a reference from the same run."""

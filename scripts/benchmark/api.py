@@ -1,4 +1,4 @@
-"""The fake Gemini API, in a process of its own: it takes nothing from whoever is measured."""
+"""The fake Gemini API, in a separate process so that it does not slow down what is measured."""
 
 import multiprocessing
 from collections.abc import Generator
@@ -6,51 +6,51 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support import REDIRECT, report
+from tests.support import REDIRECT, model_answer
 from tests.support.fake_api import fake_api
 
 QUERY = "why is the sky blue"
 
 
 @dataclass(frozen=True)
-class Api:
-    """It searches once, then answers; every conversation is three requests."""
+class ApiProcess:
+    """A model that searches once, then answers; every conversation is three requests."""
 
     url: str
     pid: int
     _pipe: Any
 
-    def delay(self, seconds: float) -> None:
-        """Take so long for each answer from now on."""
+    def set_delay(self, seconds: float) -> None:
+        """Delay every response by this time from now on."""
         self._pipe.send(("delay", seconds))
         self._pipe.recv()
 
-    def taken(self) -> tuple[int, int]:
-        """Requests and their bytes since this was last asked."""
-        self._pipe.send(("taken", 0))
+    def take_counts(self) -> tuple[int, int]:
+        """Return the number of requests and their bytes since the last call."""
+        self._pipe.send(("counts", 0))
         count, size = self._pipe.recv()
         return count, size
 
 
 @contextmanager
-def running() -> Generator[Api]:
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
+def run_fake_api() -> Generator[ApiProcess]:
+    parent_end, child_end = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(child_end,))
     process.start()
     assert process.pid
     try:
-        yield Api(ours.recv(), process.pid, ours)
+        yield ApiProcess(parent_end.recv(), process.pid, parent_end)
     finally:
-        ours.send(("end", 0))
+        parent_end.send(("stop", 0))
         process.join()
 
 
 def _serve(pipe: Any) -> None:
     with fake_api() as api:
         api.calls = [("google_web_search", {"query": QUERY})]
-        api.texts = [report(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
+        api.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
         pipe.send(api.url)
-        while (command := pipe.recv())[0] != "end":
+        while (command := pipe.recv())[0] != "stop":
             name, value = command
             if name == "delay":
                 api.delay = value

@@ -1,4 +1,4 @@
-"""What the gateway costs, against the upstream asked directly in the same run."""
+"""The overhead of the gateway, compared with direct calls of the upstream in the same run."""
 
 import json
 import re
@@ -15,82 +15,86 @@ from tempfile import TemporaryDirectory
 import anyio
 import httpx2
 
-from scripts.benchmark.subjects import ROOT
+from scripts.benchmark.contenders import ROOT
 
-TIMES, AT_ONCE = 300, 200
-HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello!"}]}
-SEARCHING = {"model": "m", "messages": [{"role": "user", "content": "search the web"}]}
+REQUESTS, WARM_UP_REQUESTS, STREAMS = 300, 10, 200
+PLAIN_REQUEST = {"model": "m", "messages": [{"role": "user", "content": "Hello!"}]}
+SEARCH_REQUEST = {"model": "m", "messages": [{"role": "user", "content": "search the web"}]}
 
 
 @dataclass(frozen=True)
-class Gateway:
-    """Seconds, if not said otherwise."""
+class GatewayResults:
+    """Times are in seconds."""
 
     direct: float
     through: float
-    """One request without intent, medians."""
+    """One request without search intent; both are medians."""
     streams_direct: float
     streams_through: float
     streams_searching: float
-    """Until the last of 200 streams at once has ended; those that search have two rounds."""
+    """Until the last of 200 concurrent streams ends; a search takes two upstream requests."""
     errors: int
-    """Of all those streams."""
+    """Failed streams, of all three kinds."""
 
 
-async def gateway() -> Gateway:
+async def measure_gateway() -> GatewayResults:
     with (
         TemporaryDirectory(prefix="bench-") as folder,
-        _upstream() as upstream,
-        _gateway(Path(folder), upstream) as through,
+        _run_upstream() as upstream_url,
+        _run_gateway(Path(folder), upstream_url) as gateway_url,
     ):
         async with httpx2.AsyncClient(timeout=60, limits=httpx2.Limits()) as client:
             direct: list[float] = []
-            ours: list[float] = []
-            for _ in range(TIMES + 10):
-                direct.append(await _ask(client, upstream))
-                ours.append(await _ask(client, through))
+            through: list[float] = []
+            for _ in range(WARM_UP_REQUESTS + REQUESTS):
+                direct.append(await _request_seconds(client, upstream_url))
+                through.append(await _request_seconds(client, gateway_url))
             streams = [
-                await _streams(client, base, body)
-                for base, body in (
-                    (upstream, HELLO),
-                    (through, HELLO),
-                    (through, SEARCHING),
+                await _run_streams(client, base_url, body)
+                for base_url, body in (
+                    (upstream_url, PLAIN_REQUEST),
+                    (gateway_url, PLAIN_REQUEST),
+                    (gateway_url, SEARCH_REQUEST),
                 )
             ]
-    return Gateway(
-        statistics.median(direct[10:]),
-        statistics.median(ours[10:]),
+    return GatewayResults(
+        statistics.median(direct[WARM_UP_REQUESTS:]),
+        statistics.median(through[WARM_UP_REQUESTS:]),
         *(seconds for seconds, _ in streams),
         errors=sum(errors for _, errors in streams),
     )
 
 
-async def _ask(client: httpx2.AsyncClient, base: str) -> float:
-    begin = time.perf_counter()
-    answer = await client.post(f"{base}/v1/chat/completions", json=HELLO)
-    assert answer.json()["choices"]
-    return time.perf_counter() - begin
+async def _request_seconds(client: httpx2.AsyncClient, base_url: str) -> float:
+    started = time.perf_counter()
+    response = await client.post(f"{base_url}/v1/chat/completions", json=PLAIN_REQUEST)
+    assert response.json()["choices"]
+    return time.perf_counter() - started
 
 
-async def _streams(client: httpx2.AsyncClient, base: str, body: object) -> tuple[float, int]:
-    ended = 0
+async def _run_streams(
+    client: httpx2.AsyncClient, base_url: str, body: object
+) -> tuple[float, int]:
+    """Return the seconds until the last stream ends, and the number of failed streams."""
+    completed = 0
 
-    async def one() -> None:
-        nonlocal ended
-        asked = {**HELLO, **dict(body), "stream": True}  # type: ignore[call-overload]
-        async with client.stream("POST", f"{base}/v1/chat/completions", json=asked) as answer:
-            text = "".join([part async for part in answer.aiter_text()])
-        ended += text.count("blue ") == 50 and text.rstrip().endswith("[DONE]")
+    async def stream() -> None:
+        nonlocal completed
+        request = {**PLAIN_REQUEST, **dict(body), "stream": True}  # type: ignore[call-overload]
+        url = f"{base_url}/v1/chat/completions"
+        async with client.stream("POST", url, json=request) as response:
+            text = "".join([part async for part in response.aiter_text()])
+        completed += text.count("blue ") == 50 and text.rstrip().endswith("[DONE]")
 
-    begin = time.perf_counter()
+    started = time.perf_counter()
     async with anyio.create_task_group() as tasks:
-        for _ in range(AT_ONCE):
-            tasks.start_soon(one)
-    return time.perf_counter() - begin, AT_ONCE - ended
+        for _ in range(STREAMS):
+            tasks.start_soon(stream)
+    return time.perf_counter() - started, STREAMS - completed
 
 
 @contextmanager
-def _upstream() -> Generator[str]:
+def _run_upstream() -> Generator[str]:
     with subprocess.Popen(
         [sys.executable, "-m", "scripts.benchmark.upstream"],
         cwd=ROOT,
@@ -105,19 +109,19 @@ def _upstream() -> Generator[str]:
 
 
 @contextmanager
-def _gateway(folder: Path, upstream: str) -> Generator[str]:
+def _run_gateway(folder: Path, upstream_url: str) -> Generator[str]:
     engine = {
         "id": "pages",
         "providerKey": "glm.glm-4",
         "description": "Pages",
-        "glm": {"form": "api", "baseUrl": f"{upstream}/glm"},
+        "glm": {"form": "api", "baseUrl": f"{upstream_url}/glm"},
     }
-    file = {
+    config = {
         "webSearch": {"engines": [engine]},
-        "gateway": {"upstreams": [{"id": "bench", "baseUrl": f"{upstream}/v1"}]},
+        "gateway": {"upstreams": [{"id": "bench", "baseUrl": f"{upstream_url}/v1"}]},
     }
     path = folder / "engines.json"
-    path.write_text(json.dumps(file))
+    path.write_text(json.dumps(config))
     environ = {
         "HOME": str(folder),
         "GEMINI_MCP_CONFIG_DIR": str(folder / "config"),
@@ -134,8 +138,8 @@ def _gateway(folder: Path, upstream: str) -> Generator[str]:
         assert server.stderr
         try:
             for line in server.stderr:
-                if found := re.search(r"listens at (\S+)/v1", line):
-                    yield found[1]
+                if match := re.search(r"listens at (\S+)/v1", line):
+                    yield match[1]
                     break
         finally:
             server.terminate()

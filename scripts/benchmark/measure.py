@@ -1,4 +1,4 @@
-"""The measurements themselves."""
+"""Measure the contenders, deep search, startup, telemetry, citation gate and JSON finder."""
 
 import json
 import statistics
@@ -19,18 +19,25 @@ from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.research.json_finder import find_object
 from gemini_cli_mcp.research.researcher import ANSWER_KEYS, match_schema
 from gemini_cli_mcp.types import RecordedSearch, Source
-from scripts.benchmark.api import Api
-from scripts.benchmark.memory import peak
-from scripts.benchmark.subjects import DEEP, OURS, ROOT, Place, Subject, command_line
-from tests.support import report
+from scripts.benchmark.api import ApiProcess
+from scripts.benchmark.contenders import (
+    OURS_DEEP_SEARCH,
+    ROOT,
+    SERVER_COMMAND,
+    BenchHome,
+    Contender,
+    cold_cli,
+)
+from scripts.benchmark.memory import track_peak
+from tests.support import model_answer
 
-SLOW = 1.0
-"""Seconds that each request to the API takes where many calls come at once."""
+API_DELAY = 1.0
+"""Seconds that each request to the API takes in the benchmark of concurrent calls."""
 
 
 @dataclass
-class Measured:
-    """One subject."""
+class Measurement:
+    """The results of one contender."""
 
     name: str
     median: float
@@ -38,62 +45,61 @@ class Measured:
     requests: float
     kilobytes: float
     memory: float
-    """Megabytes of all that it started, at the worst moment of calls in a row."""
-    at_once: dict[int, float] = field(default_factory=dict[int, float])
-    """Seconds until the last of so many calls has its answer."""
+    """Peak megabytes of all processes that it started, during sequential calls."""
+    concurrent: dict[int, float] = field(default_factory=dict[int, float])
+    """Seconds until the last of N concurrent calls is answered, by N."""
     cli_memory: dict[int, float] = field(default_factory=dict[int, float])
-    """Megabytes of the gemini processes alone at that time."""
+    """Peak megabytes of the gemini processes alone during those calls, by N."""
 
 
-async def measured(subject: Subject, api: Api) -> Measured:
+async def measure_contender(contender: Contender, api: ApiProcess) -> Measurement:
     with TemporaryDirectory(prefix="bench-") as folder:
-        place = Place(Path(folder), api)
-        api.delay(0)
-        async with subject.open(place) as ask:
-            await ask()  # the first one warms the caches of the machine
-            api.taken()
+        api.set_delay(0)
+        async with contender.connect(BenchHome(Path(folder), api)) as ask:
+            await ask()  # the first call warms the machine's caches
+            api.take_counts()
             seconds: list[float] = []
-            with peak(api.pid) as memory:
-                for _ in range(subject.times):
-                    begin = time.perf_counter()
+            with track_peak(api.pid) as memory:
+                for _ in range(contender.calls):
+                    started = time.perf_counter()
                     await ask()
-                    seconds.append(time.perf_counter() - begin)
-            requests, size = api.taken()
-            result = Measured(
-                subject.name,
+                    seconds.append(time.perf_counter() - started)
+            requests, size = api.take_counts()
+            result = Measurement(
+                contender.name,
                 statistics.median(seconds),
                 max(seconds),
-                requests / subject.times,
-                size / subject.times / 1000,
-                memory.all,
+                requests / contender.calls,
+                size / contender.calls / 1000,
+                memory.total,
             )
-            api.delay(SLOW)
-            for count in subject.at_once:
-                with peak(api.pid) as memory:
-                    begin = time.perf_counter()
+            api.set_delay(API_DELAY)
+            for count in contender.concurrency:
+                with track_peak(api.pid) as memory:
+                    started = time.perf_counter()
                     async with anyio.create_task_group() as tasks:
                         for _ in range(count):
                             tasks.start_soon(ask)
-                    result.at_once[count] = time.perf_counter() - begin
+                    result.concurrent[count] = time.perf_counter() - started
                 result.cli_memory[count] = memory.cli
     return result
 
 
-async def deep_search(api: Api) -> tuple[float, int]:
-    """Seconds per round beyond the API's own time, and how many rounds there were."""
+async def measure_deep_search(api: ApiProcess) -> tuple[float, int]:
+    """Return the seconds per round in addition to API time, and the number of rounds."""
     with TemporaryDirectory(prefix="bench-") as folder:
-        async with DEEP(Place(Path(folder), api)) as ask:
-            api.delay(SLOW / 2)
-            api.taken()
-            begin = time.perf_counter()
-            answer = await ask()
-            seconds = time.perf_counter() - begin
-    rounds: int = answer.structured_content["metadata"]["iterations"]
-    requests, _ = api.taken()
-    return (seconds - requests * SLOW / 2) / rounds, rounds
+        async with OURS_DEEP_SEARCH(BenchHome(Path(folder), api)) as ask:
+            api.set_delay(API_DELAY / 2)
+            api.take_counts()
+            started = time.perf_counter()
+            result = await ask()
+            seconds = time.perf_counter() - started
+    rounds: int = result.structured_content["metadata"]["iterations"]
+    requests, _ = api.take_counts()
+    return (seconds - requests * API_DELAY / 2) / rounds, rounds
 
 
-HELLO = {
+INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
@@ -103,21 +109,26 @@ HELLO = {
         "clientInfo": {"name": "bench", "version": "1"},
     },
 }
-BARE = [sys.executable, "-c", "from mcp.server import MCPServer; MCPServer('bare').run()"]
+BARE_SERVER_COMMAND = [
+    sys.executable,
+    "-c",
+    "from mcp.server import MCPServer; MCPServer('bare').run()",
+]
 
 
-def start_up(times: int = 15) -> tuple[float, float]:
-    """Seconds from the spawn to the answered `initialize`: ours, and a bare MCPServer's."""
-    taken: tuple[list[float], list[float]] = ([], [])
+def measure_startup(runs: int = 15) -> tuple[float, float]:
+    """Return the median seconds from spawn to `initialize` response: ours, a bare MCPServer's."""
+    ours: list[float] = []
+    bare: list[float] = []
     with TemporaryDirectory(prefix="bench-") as folder:
-        for _ in range(times + 1):  # the first of each warms the caches
-            for command, seconds in zip((OURS, BARE), taken, strict=True):
-                seconds.append(_until_initialized(command, folder))
-    return statistics.median(taken[0][1:]), statistics.median(taken[1][1:])
+        for _ in range(runs + 1):  # the first run of each warms the caches
+            for command, seconds in ((SERVER_COMMAND, ours), (BARE_SERVER_COMMAND, bare)):
+                seconds.append(_initialize_seconds(command, folder))
+    return statistics.median(ours[1:]), statistics.median(bare[1:])
 
 
-def _until_initialized(command: list[str], folder: str) -> float:
-    begin = time.perf_counter()
+def _initialize_seconds(command: list[str], folder: str) -> float:
+    started = time.perf_counter()
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -127,62 +138,67 @@ def _until_initialized(command: list[str], folder: str) -> float:
     ) as server:
         assert server.stdin
         assert server.stdout
-        server.stdin.write(json.dumps(HELLO).encode() + b"\n")
+        server.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
         server.stdin.flush()
         assert b'"result"' in server.stdout.readline()
-        return time.perf_counter() - begin
+        return time.perf_counter() - started
 
 
-def gate(times: int = 9) -> tuple[float, float]:
-    """Seconds of the gate for links on real documents, and of one parse of the same text."""
+def measure_citation_gate(runs: int = 9) -> tuple[float, float]:
+    """Return the median seconds of the citation gate on our docs, and of one parse of them."""
     text = "\n\n".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
     source = Source("https://example.org/page", "example.org")
     ledger = Ledger.from_replies(
         Reply("", None, "ledger", (RecordedSearch("x", sources=(source,)),))
     )
     markdown = MarkdownIt("commonmark").enable("table")
-    works = (lambda: check_citations(text, ledger), lambda: markdown.parse(text))
-    taken: tuple[list[float], list[float]] = ([], [])
-    for _ in range(times):
-        for work, seconds in zip(works, taken, strict=True):
-            begin = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - begin)
-    return statistics.median(taken[0]), statistics.median(taken[1])
+    gate_seconds: list[float] = []
+    parse_seconds: list[float] = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        check_citations(text, ledger)
+        gate_seconds.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        markdown.parse(text)
+        parse_seconds.append(time.perf_counter() - started)
+    return statistics.median(gate_seconds), statistics.median(parse_seconds)
 
 
-async def telemetry(api: Api, times: int = 9) -> tuple[float, float]:
-    """Seconds of one cold run of the CLI with its telemetry and without, by turns."""
-    api.delay(0)
-    taken: tuple[list[float], list[float]] = ([], [])
+async def measure_telemetry(api: ApiProcess, runs: int = 9) -> tuple[float, float]:
+    """Return the median seconds of a cold CLI run with and without telemetry, alternating."""
+    api.set_delay(0)
+    with_telemetry: list[float] = []
+    without_telemetry: list[float] = []
     with TemporaryDirectory(prefix="bench-") as folder:
-        place = Place(Path(folder), api)
-        for _ in range(times + 1):  # the first of each warms the caches
-            for on, seconds in zip((True, False), taken, strict=True):
-                async with command_line(lean=True, telemetry=on)(place) as ask:
-                    begin = time.perf_counter()
+        bench_home = BenchHome(Path(folder), api)
+        for _ in range(runs + 1):  # the first run of each warms the caches
+            for enabled, seconds in ((True, with_telemetry), (False, without_telemetry)):
+                async with cold_cli(lean=True, telemetry=enabled)(bench_home) as ask:
+                    started = time.perf_counter()
                     await ask()
-                    seconds.append(time.perf_counter() - begin)
-    return statistics.median(taken[0][1:]), statistics.median(taken[1][1:])
+                    seconds.append(time.perf_counter() - started)
+    return statistics.median(with_telemetry[1:]), statistics.median(without_telemetry[1:])
 
 
-SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
-TEXTS: dict[str, Callable[[int], str]] = {
-    "a report in prose": lambda size: f"Here it is:\n```json\n{report('word ' * (size // 5))}\n```",
-    "a report that breaks off": lambda size: report("word " * (size // 5))[:-20],
+TEXT_SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
+TEXT_BUILDERS: dict[str, Callable[[int], str]] = {
+    "a report in prose": lambda size: (
+        f"Here it is:\n```json\n{model_answer('word ' * (size // 5))}\n```"
+    ),
+    "a truncated report": lambda size: model_answer("word " * (size // 5))[:-20],
     "only `{`": lambda size: "{" * size,
     'only `{"a":`': lambda size: '{"a":' * (size // 5),
 }
 
 
-def finder() -> dict[str, list[float]]:
-    """Seconds of the JSON finder on each kind of text, for each size."""
-    taken: dict[str, list[float]] = {}
-    for name, text in TEXTS.items():
-        taken[name] = []
-        for size in SIZES:
-            given = text(size)
-            begin = time.perf_counter()
-            find_object(given, match_schema, ANSWER_KEYS)
-            taken[name].append(time.perf_counter() - begin)
-    return taken
+def measure_json_finder() -> dict[str, list[float]]:
+    """Return the seconds of the JSON finder for each size, by kind of text."""
+    seconds: dict[str, list[float]] = {}
+    for name, build_text in TEXT_BUILDERS.items():
+        seconds[name] = []
+        for size in TEXT_SIZES:
+            text = build_text(size)
+            started = time.perf_counter()
+            find_object(text, match_schema, ANSWER_KEYS)
+            seconds[name].append(time.perf_counter() - started)
+    return seconds

@@ -1,4 +1,4 @@
-"""The most memory that a tree of processes held at one moment."""
+"""The peak memory of a process tree."""
 
 import os
 import threading
@@ -7,53 +7,56 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-PERIOD = 0.05
+SAMPLE_SECONDS = 0.05
 MEGABYTE = 1 << 20
 
 
 @dataclass
 class Peak:
-    """Megabytes; each the most of its own moment."""
+    """Megabytes; the two peaks may occur at different times."""
 
-    all: float = 0
-    """Of everything that was started."""
+    total: float = 0
+    """All started processes."""
     cli: float = 0
-    """Of the gemini processes alone."""
+    """The gemini processes alone."""
 
 
 @contextmanager
-def peak(*without: int) -> Generator[Peak]:
-    """Look at everything below this process, but for these."""
-    most = Peak()
-    over = threading.Event()
+def track_peak(*excluded_pids: int) -> Generator[Peak]:
+    """Sample the memory of all descendants of this process except the excluded ones."""
+    peak = Peak()
+    stopped = threading.Event()
 
-    def watch() -> None:
-        while not over.wait(PERIOD):
-            held = {pid: resident(pid) for pid in below(os.getpid()) if pid not in without}
-            most.all = max(most.all, sum(held.values()))
-            cli = sum(size for pid, size in held.items() if is_cli(pid))
-            most.cli = max(most.cli, cli)
+    def sample() -> None:
+        while not stopped.wait(SAMPLE_SECONDS):
+            sizes = {
+                pid: resident_megabytes(pid)
+                for pid in descendants(os.getpid())
+                if pid not in excluded_pids
+            }
+            peak.total = max(peak.total, sum(sizes.values()))
+            cli = sum(size for pid, size in sizes.items() if is_cli(pid))
+            peak.cli = max(peak.cli, cli)
 
-    thread = threading.Thread(target=watch)
+    thread = threading.Thread(target=sample)
     thread.start()
     try:
-        yield most
+        yield peak
     finally:
-        over.set()
+        stopped.set()
         thread.join()
 
 
-def below(pid: int) -> list[int]:
-    """All descendants."""
+def descendants(pid: int) -> list[int]:
     children = [
         int(child)
         for file in Path(f"/proc/{pid}/task").glob("*/children")
         for child in _read(file).split()
     ]
-    return children + [further for child in children for further in below(child)]
+    return children + [descendant for child in children for descendant in descendants(child)]
 
 
-def resident(pid: int) -> float:
+def resident_megabytes(pid: int) -> float:
     pages = _read(Path(f"/proc/{pid}/statm")).split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") / MEGABYTE if pages else 0
 
@@ -69,4 +72,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""  # it is gone already
+        return ""  # the process has exited

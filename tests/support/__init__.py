@@ -43,12 +43,12 @@ Turn = dict[str, Any]
 Result = dict[str, Any]
 
 
-def report(text: str = "Short waves scatter more.", **more: object) -> str:
+def model_answer(text: str = "Short waves scatter more.", **fields: object) -> str:
     """What a well-behaved model answers."""
-    return json.dumps({"success": True, "report": text, **more})
+    return json.dumps({"success": True, "report": text, **fields})
 
 
-def found(query: str, *names: str) -> Turn:
+def search_with_sources(query: str, *names: str) -> Turn:
     """A search with one source for each name."""
     return {"query": query, "sources": [[f"{name}.org", REDIRECT + name] for name in names]}
 
@@ -88,7 +88,7 @@ class Stub:
         """Likewise, with the scenarios that the stub has built in."""
         self.environ["STUB_GEMINI_SCENARIO"] = ",".join(names)
 
-    def forget_runs(self) -> None:
+    def clear_runs(self) -> None:
         """For a server that several tests share."""
         for path in self._runs.iterdir():
             path.unlink()
@@ -103,16 +103,16 @@ class Stub:
         return [json.loads(path.read_text()) for path in sorted(self._runs.glob("run-*.json"))]
 
     @property
-    def hanging(self) -> list[int]:
+    def hanging_pids(self) -> list[int]:
         """The runs that have come to where they hang."""
         return [int(path.name.removeprefix("hanging-")) for path in self._runs.glob("hanging-*")]
 
-    def alive(self) -> list[int]:
+    def live_pids(self) -> list[int]:
         """Every process of every run that is still there."""
         children = [int(path.name.removeprefix("child-")) for path in self._runs.glob("child-*")]
         return [pid for pid in [run["pid"] for run in self.runs] + children if is_alive(pid)]
 
-    def files_left(self) -> list[Path]:
+    def leftover_files(self) -> list[Path]:
         """All that is still in the configuration folder."""
         # os.walk: what is being deleted meanwhile does not stop it.
         return [
@@ -128,7 +128,7 @@ class Stub:
     ) -> Result:
         """Research on the stub; waits are written down and not waited, unless `sleep` says so."""
         settings = self.settings
-        with self.desk(settings, sleep) as desk:
+        with self.researcher(settings, sleep) as desk:
             return await search(
                 desk, query, timeout=settings.timeout, progress=progress or self.messages.append
             )
@@ -142,7 +142,7 @@ class Stub:
     ) -> Result:
         """Research in rounds on the stub; `progress` may look into the search, or cancel it."""
         settings = self.settings
-        with self.desk(settings) as desk:
+        with self.researcher(settings) as desk:
             deep = DeepSearch(desk, settings, query, max_iterations)
 
             def tell(message: str) -> None:
@@ -153,7 +153,7 @@ class Stub:
             return await deep.run(tell)
 
     @contextmanager
-    def desk(self, settings: Settings, sleep: Sleep | None = None) -> Generator[Researcher]:
+    def researcher(self, settings: Settings, sleep: Sleep | None = None) -> Generator[Researcher]:
         """Where research goes out; waits are written down and not waited, unless `sleep` does."""
         sleep = sleep or self._note_wait
         workspace = Workspace(settings.config_dir)
@@ -169,7 +169,7 @@ class Stub:
         self.waits.append(seconds)
 
 
-def real_on(stub: Stub, api: "FakeApi") -> Stub:
+def use_real_cli(stub: Stub, api: "FakeApi") -> Stub:
     """The same program on the real CLI, which talks to this API."""
     stub.environ |= {
         "GEMINI_MCP_CLI_PATH": str(REAL_CLI),
@@ -225,7 +225,7 @@ def descendants(pid: int) -> list[int]:
     return below + [pid for child in below for pid in descendants(child)]
 
 
-def parent(pid: int) -> int:
+def parent_pid(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 
-def executable(path: Path) -> Path:
+def make_executable(path: Path) -> Path:
     """A program that does nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n")
@@ -12,10 +12,10 @@ def executable(path: Path) -> Path:
     return path
 
 
-def official(folder: Path, version: str) -> Path:
+def install_official_cli(folder: Path, version: str) -> Path:
     """The `gemini` of an official CLI of this version, as npm lays it out."""
     package = folder / "lib/node_modules/@google/gemini-cli"
-    executable(package / "bundle/gemini.js")
+    make_executable(package / "bundle/gemini.js")
     (package / "package.json").write_text(json.dumps({"version": version}))
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/gemini").symlink_to(package / "bundle/gemini.js")

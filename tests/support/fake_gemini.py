@@ -157,41 +157,41 @@ def write_record(session: str, prompt: str, calls: list[Any], text: str) -> None
 _writing = threading.Lock()
 
 
-def say(**message: Any) -> None:
+def send(**message: Any) -> None:
     with _writing:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
 
-def single() -> int:
+def run_once() -> int:
     prompt = sys.stdin.read()
     if not api_key():
         sys.stderr.write("Please set an Auth method in your settings.json or GEMINI_API_KEY")
         return 41
     session = str(uuid.uuid4())
-    say(type="init", session_id=session, model=model())
+    send(type="init", session_id=session, model=model())
 
     def tell(kind: str, *about: str) -> None:
         if kind == "text":
-            say(type="message", role="assistant", content=about[0], delta=True)
+            send(type="message", role="assistant", content=about[0], delta=True)
         elif kind == "begin":
             query = {"query": about[1]}
-            say(type="tool_use", tool_name=SEARCH, tool_id=about[0], parameters=query)
+            send(type="tool_use", tool_name=SEARCH, tool_id=about[0], parameters=query)
         else:
             error = {"message": about[2]}
-            say(type="tool_result", tool_id=about[0], status=about[1], error=error)
+            send(type="tool_result", tool_id=about[0], status=about[1], error=error)
 
     try:
         calls = turn(prompt, session, tell, lambda: False)
     except ApiError as error:
         told = {"type": "unknown", "message": f"[API Error: {error}]"}
-        say(type="result", status="error", error=told)
+        send(type="result", status="error", error=told)
         return error.status % 256
-    say(type="result", status="success", stats={"tool_calls": calls, "models": {model(): {}}})
+    send(type="result", status="success", stats={"tool_calls": calls, "models": {model(): {}}})
     return 0
 
 
-class Agent:
+class AcpAgent:
     """The Agent Client Protocol, as far as our program speaks it."""
 
     def __init__(self) -> None:
@@ -241,13 +241,13 @@ class Agent:
 
     def _update(self, session: str, update: dict[str, Any]) -> None:
         params = {"sessionId": session, "update": update}
-        say(jsonrpc="2.0", method="session/update", params=params)
+        send(jsonrpc="2.0", method="session/update", params=params)
 
     def _answer(self, number: int, result: object) -> None:
-        say(jsonrpc="2.0", id=number, result=result)
+        send(jsonrpc="2.0", id=number, result=result)
 
     def _refuse(self, number: int, code: int, message: str) -> None:
-        say(jsonrpc="2.0", id=number, error={"code": code, "message": message})
+        send(jsonrpc="2.0", id=number, error={"code": code, "message": message})
 
 
 def _update(kind: str, *about: str) -> dict[str, Any]:
@@ -264,4 +264,4 @@ def _update(kind: str, *about: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(Agent().serve() if "--acp" in sys.argv else single())
+    sys.exit(AcpAgent().serve() if "--acp" in sys.argv else run_once())

@@ -19,7 +19,7 @@ TOKENS = ["first-token", "second-token"]
 
 
 @dataclass
-class Running:
+class RunningServer:
     """A server that listens."""
 
     address: str
@@ -38,11 +38,11 @@ class Running:
 
     def post(self, body: object, token: str = TOKENS[0], **headers: str) -> httpx2.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        sent = {**accepting(token), "content-type": "application/json", **headers}
+        sent = {**request_headers(token), "content-type": "application/json", **headers}
         return httpx2.post(self.address, content=content, headers=sent, timeout=30)
 
 
-def accepting(token: str = TOKENS[0]) -> dict[str, str]:
+def request_headers(token: str = TOKENS[0]) -> dict[str, str]:
     """The headers that every MCP request needs."""
     return {
         "authorization": f"Bearer {token}",
@@ -51,7 +51,9 @@ def accepting(token: str = TOKENS[0]) -> dict[str, str]:
 
 
 @contextmanager
-def serving(stub: Stub, *options: str, tokens: bool = True, **limits: float) -> Generator[Running]:
+def running_server(
+    stub: Stub, *options: str, tokens: bool = True, **limits: float
+) -> Generator[RunningServer]:
     """A server, seen to its end: nothing of it is left then, and no secret is in its log."""
     stub.environ["GEMINI_MCP_WARM"] = "0"
     if tokens:
@@ -70,7 +72,7 @@ def serving(stub: Stub, *options: str, tokens: bool = True, **limits: float) -> 
         found_at = re.search(r"MCP over HTTP at (\S+)", log.read_text())
         assert found_at, log.read_text()
         address = found_at[1].replace("0.0.0.0", "127.0.0.1")
-        running = Running(address, process, stub)
+        running = RunningServer(address, process, stub)
         yield running
     finally:
         if process.poll() is None:
@@ -81,12 +83,12 @@ def serving(stub: Stub, *options: str, tokens: bool = True, **limits: float) -> 
     assert process.returncode == 0, said
     assert "Traceback" not in said, said
     assert not any(token in said for token in TOKENS)
-    assert stub.alive() == [] and stub.files_left() == []
+    assert stub.live_pids() == [] and stub.leftover_files() == []
 
 
 @asynccontextmanager
-async def visiting(
-    server: Running, mode: Any = "auto", token: str = TOKENS[0]
+async def connected_client(
+    server: RunningServer, mode: Any = "auto", token: str = TOKENS[0]
 ) -> AsyncGenerator[Client]:
     http = httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60)
     transport = streamable_http_client(server.address, http_client=http)
@@ -94,12 +96,12 @@ async def visiting(
         yield client
 
 
-async def call(client: Client, name: str, **arguments: object) -> dict[str, Any]:
+async def call_tool(client: Client, name: str, **arguments: object) -> dict[str, Any]:
     result = await client.call_tool(name, arguments)
     assert result.structured_content is not None
     return result.structured_content
 
 
-def call_of(name: str, request_id: int = 2, **arguments: object) -> dict[str, Any]:
+def tool_call_request(name: str, request_id: int = 2, **arguments: object) -> dict[str, Any]:
     params = {"name": name, "arguments": arguments}
     return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}

@@ -37,7 +37,7 @@ class Failure:
         return f"{self.problem}\n  report: {self.report!r}\n  gated:  {self.gated!r}"
 
 
-def failure_of(report: str, renderers: MarkdownRenderers) -> Failure | None:
+def find_failure(report: str, renderers: MarkdownRenderers) -> Failure | None:
     """The first link that the gate leaves in a report and should not; or that the gate fails."""
     try:
         gated = check_citations(report, LEDGER).text
@@ -49,12 +49,12 @@ def failure_of(report: str, renderers: MarkdownRenderers) -> Failure | None:
     return None
 
 
-def failures(texts: Iterable[str], renderers: MarkdownRenderers) -> Iterator[Failure]:
+def find_failures(texts: Iterable[str], renderers: MarkdownRenderers) -> Iterator[Failure]:
     """Each report of these that the gate does not make safe, as it is found."""
-    return (failure for text in texts if (failure := failure_of(text, renderers)))
+    return (failure for text in texts if (failure := find_failure(text, renderers)))
 
 
-def minimised(failure: Failure, renderers: MarkdownRenderers) -> Failure:
+def minimize(failure: Failure, renderers: MarkdownRenderers) -> Failure:
     """A shorter report that fails in the same way: greedy, parts are left out while it does."""
     tries = TRIES
     size = len(failure.report) // 2
@@ -63,7 +63,7 @@ def minimised(failure: Failure, renderers: MarkdownRenderers) -> Failure:
         while at < len(failure.report) and tries:
             tries -= 1
             shorter = failure.report[:at] + failure.report[at + size :]
-            smaller = failure_of(shorter, renderers)
+            smaller = find_failure(shorter, renderers)
             if smaller and smaller.kind == failure.kind:
                 failure = smaller
             else:
@@ -80,11 +80,11 @@ def main(count: int, seed: int) -> int:
     texts = chain(matrix(), reports(seed, count))
     with closing(MarkdownRenderers()) as renderers:
         while batch := list(islice(texts, BATCH)):
-            for failure in failures(batch, renderers):
+            for failure in find_failures(batch, renderers):
                 leaks += 1
                 if len(shown) < SHOWN and failure.kind not in shown:
                     shown.add(failure.kind)
-                    print(minimised(failure, renderers), flush=True)
+                    print(minimize(failure, renderers), flush=True)
             done += len(batch)
             rate = done / (time.monotonic() - started)
             print(f"{done} reports, {leaks} leak, {rate:.0f}/s", file=sys.stderr)

@@ -21,14 +21,14 @@ from tests.support.markdown_fragments import (
     SEPARATORS,
     WORDS,
 )
-from tests.support.markdown_renderers import Seen
+from tests.support.markdown_renderers import AllowedLinks
 
 _FOUND = (Source(SEEN, "Seen"), Source(REDIRECT, "nasa.gov"))
 LEDGER = Ledger.from_replies(
     Reply("", None, "ledger", searches=(RecordedSearch("one", sources=_FOUND),))
 )
 """What the reports are held to."""
-ALLOWED = Seen(("seen.example", "nasa.gov"), (REDIRECT,))
+ALLOWED = AllowedLinks(("seen.example", "nasa.gov"), (REDIRECT,))
 """The same, said once more and without the product's own code."""
 
 _MATRIX_FORMS = (

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 import pytest
 
 from tests.support import ROOT
-from tests.support.other_clients import node
+from tests.support.mcp_clients import node
 
 PROGRAM = ROOT / "tests/renderers/render.mjs"
 RENDERERS = ("marked", "markdown-it", "markdown-it 14", "remark", "remark without HTML")
@@ -22,7 +22,7 @@ needs_renderers = pytest.mark.skipif(
 
 
 @dataclass(frozen=True)
-class Seen:
+class AllowedLinks:
     """Where links may lead."""
 
     hosts: Collection[str]
@@ -64,7 +64,7 @@ class MarkdownRenderers:
             [node(), str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def leaks(self, reports: Sequence[str], seen: Seen) -> list[Leak]:
+    def leaks(self, reports: Sequence[str], seen: AllowedLinks) -> list[Leak]:
         """Every address that any renderer makes of these reports and `seen` does not allow.
 
         Places in the report (`#part`) and mail addresses are allowed. Relative addresses are not,

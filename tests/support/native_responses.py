@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.support.scripted_upstream import Says
+    from tests.support.scripted_upstream import ScriptedReply
 
 USAGE: Any = {
     "input_tokens": 10,
@@ -52,7 +52,7 @@ def response(body: Any, number: int, **more: object) -> Any:
     }
 
 
-def events(body: Any, says: "Says", number: int) -> list[Any]:
+def events(body: Any, says: "ScriptedReply", number: int) -> list[Any]:
     """All events of one response; the last one holds it."""
     script = _Script(number)
     head = response(body, number)

@@ -20,18 +20,18 @@ from pydantic import BaseModel, TypeAdapter
 
 from gemini_cli_mcp.json_values import object_or_empty
 from tests.support import ROOT
-from tests.support.other_clients import node
-from tests.support.responses_order import Order
+from tests.support.mcp_clients import node
+from tests.support.responses_event_order import EventOrder
 from tests.support.scripted_upstream import ScriptedUpstream
 
 NODE_CLIENT = ROOT / "tests/clients/openai_client.mjs"
 NODE_SDK = ROOT / "tests/clients/node_modules/openai"
 CLIENTS = ("openai-python", "openai-node", "the wire")
-WAYS = ("whole", "raw", "helper")
+MODES = ("whole", "raw", "helper")
 """At once, as a stream, and as a stream by the SDK's own helper."""
-EVERY_CLIENT = list(product(CLIENTS, WAYS))
+EVERY_CLIENT = list(product(CLIENTS, MODES))
 SOME_CLIENTS = [("openai-python", "helper"), ("openai-node", "raw"), ("the wire", "whole")]
-QUICK = {"stream_start_wait": 0.3, "keep_alive_interval": 0.5}
+QUICK_LIMITS = {"stream_start_wait": 0.3, "keep_alive_interval": 0.5}
 """Limits of a gateway that is soon at the end of its patience."""
 ONE_CLIENT = [("the wire", "whole")]
 
@@ -64,7 +64,7 @@ Ask = Callable[[str, str, Any], Outcome]
 """Asks a gateway, in one of the ways, a request."""
 
 
-def strict(kind: type[BaseModel], value: Any, *, allowed: tuple[str, ...] = ()) -> None:
+def validate_strictly(kind: type[BaseModel], value: Any, *, allowed: tuple[str, ...] = ()) -> None:
     """Fail on anything that the SDK's type does not have, or has and is missing."""
     _no_extras(kind.model_validate(value, strict=True), allowed)
 
@@ -80,7 +80,7 @@ def _no_extras(value: object, allowed: tuple[str, ...]) -> None:
             _no_extras(item, allowed)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def of_message(message: Any, reason: str | None, usage: Any) -> Outcome:
+def outcome_of_message(message: Any, reason: str | None, usage: Any) -> Outcome:
     calls: list[Any] = message.get("tool_calls") or []
     return Outcome(
         text=message.get("content") or "",
@@ -92,12 +92,12 @@ def of_message(message: Any, reason: str | None, usage: Any) -> Outcome:
     )
 
 
-def of_completion(completion: Any) -> Outcome:
+def outcome_of_completion(completion: Any) -> Outcome:
     choice = completion["choices"][0]
-    return of_message(choice["message"], choice["finish_reason"], completion.get("usage"))
+    return outcome_of_message(choice["message"], choice["finish_reason"], completion.get("usage"))
 
 
-def of_chunks(chunks: list[Any]) -> Outcome:
+def outcome_of_chunks(chunks: list[Any]) -> Outcome:
     """As a careful client puts chunks together."""
     message: Any = {"content": "", "tool_calls": [], "annotations": []}
     reasons: list[str] = []
@@ -120,7 +120,7 @@ def of_chunks(chunks: list[Any]) -> Outcome:
                     function["arguments"] += item["function"]["arguments"]
             reasons += [choice["finish_reason"]] if choice["finish_reason"] else []
     assert len(reasons) == 1 and len(usages) <= 1
-    return of_message(message, reasons[0], usages[0] if usages else None)
+    return outcome_of_message(message, reasons[0], usages[0] if usages else None)
 
 
 def ask_python(base: str, way: str, request: Any) -> Outcome:
@@ -130,15 +130,15 @@ def ask_python(base: str, way: str, request: Any) -> Outcome:
         try:
             match way:
                 case "whole":
-                    return of_completion(chat.create(**request).to_dict())
+                    return outcome_of_completion(chat.create(**request).to_dict())
                 case "raw":
                     stream = chat.create(**request, stream=True)
-                    return of_chunks([chunk.to_dict() for chunk in stream])
+                    return outcome_of_chunks([chunk.to_dict() for chunk in stream])
                 case _:
                     with chat.stream(**request) as events:
                         for _ in events:
                             pass
-                        return of_completion(events.get_final_completion().to_dict())
+                        return outcome_of_completion(events.get_final_completion().to_dict())
         except (openai.OpenAIError, httpx2.HTTPError) as error:
             return Outcome(
                 error=type(error).__name__,
@@ -147,7 +147,7 @@ def ask_python(base: str, way: str, request: Any) -> Outcome:
             )
 
 
-def ask_wire(base: str, way: str, request: Any) -> Outcome:
+def ask_over_http(base: str, way: str, request: Any) -> Outcome:
     """Plain HTTP, with every response and chunk held against the types of the SDK."""
     body = {**request, "stream": way != "whole"}
     try:
@@ -158,8 +158,8 @@ def ask_wire(base: str, way: str, request: Any) -> Outcome:
         error = answer.json()["error"]
         return Outcome(error="status", status=answer.status_code, message=str(error["message"]))
     if way == "whole":
-        strict(ChatCompletion, answer.json())
-        return of_completion(answer.json())
+        validate_strictly(ChatCompletion, answer.json())
+        return outcome_of_completion(answer.json())
     lines = [line[6:] for line in answer.text.split("\n") if line.startswith("data: ")]
     chunks = [json.loads(line) for line in lines if line != "[DONE]"]
     if "error" in chunks[-1]:
@@ -168,8 +168,8 @@ def ask_wire(base: str, way: str, request: Any) -> Outcome:
     assert lines[-1] == "[DONE]"
     for chunk in chunks:
         # The SDKs' own helpers put these together, though their types do not name them.
-        strict(ChatCompletionChunk, chunk, allowed=("annotations",))
-    return of_chunks(chunks)
+        validate_strictly(ChatCompletionChunk, chunk, allowed=("annotations",))
+    return outcome_of_chunks(chunks)
 
 
 class NodeClient:
@@ -180,23 +180,31 @@ class NodeClient:
             [node(), str(NODE_CLIENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def tell(self, **asked: object) -> Any:
+    def send(self, **asked: object) -> Any:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
     def ask(self, base: str, way: str, request: Any) -> Outcome:
-        told = self.tell(base=base, api="chat", way=way, request=request)
+        told = self.send(base=base, api="chat", way=way, request=request)
         if error := told.get("error"):
             return Outcome(error=error["name"], status=error["status"], message=error["message"])
-        return of_chunks(told["result"]) if way == "raw" else of_completion(told["result"])
+        return (
+            outcome_of_chunks(told["result"])
+            if way == "raw"
+            else outcome_of_completion(told["result"])
+        )
 
     def respond(self, base: str, way: str, request: Any) -> Outcome:
-        told = self.tell(base=base, api="responses", way=way, request=request)
+        told = self.send(base=base, api="responses", way=way, request=request)
         if error := told.get("error"):
             return Outcome(error=error["name"], status=error["status"], message=error["message"])
-        return of_events(told["result"]) if way == "raw" else of_response(told["result"])
+        return (
+            outcome_of_events(told["result"])
+            if way == "raw"
+            else outcome_of_response(told["result"])
+        )
 
     def close(self) -> None:
         self._process.kill()
@@ -241,7 +249,7 @@ def running_gateway(
 # The Responses API
 
 
-def of_response(response: Any) -> Outcome:
+def outcome_of_response(response: Any) -> Outcome:
     if response["status"] == "failed":
         return Outcome(error="failed", message=response["error"]["message"])
     items = response["output"]
@@ -258,12 +266,12 @@ def of_response(response: Any) -> Outcome:
     )
 
 
-def of_events(events: list[Any]) -> Outcome:
-    order = Order()
+def outcome_of_events(events: list[Any]) -> Outcome:
+    order = EventOrder()
     for event in events:
-        order.take(event)
-    order.end()
-    return of_response(events[-1]["response"])
+        order.check(event)
+    order.check_end()
+    return outcome_of_response(events[-1]["response"])
 
 
 def respond_python(base: str, way: str, request: Any) -> Outcome:
@@ -273,15 +281,15 @@ def respond_python(base: str, way: str, request: Any) -> Outcome:
         try:
             match way:
                 case "whole":
-                    return of_response(api.create(**request).to_dict())
+                    return outcome_of_response(api.create(**request).to_dict())
                 case "raw":
                     stream = api.create(**request, stream=True)
-                    return of_events([event.to_dict() for event in stream])
+                    return outcome_of_events([event.to_dict() for event in stream])
                 case _:
                     with api.stream(**request) as events:
                         for _ in events:
                             pass
-                        return of_response(events.get_final_response().to_dict())
+                        return outcome_of_response(events.get_final_response().to_dict())
         except (openai.OpenAIError, httpx2.HTTPError, RuntimeError) as error:
             return Outcome(
                 error=type(error).__name__,
@@ -290,7 +298,7 @@ def respond_python(base: str, way: str, request: Any) -> Outcome:
             )
 
 
-def respond_wire(base: str, way: str, request: Any) -> Outcome:
+def respond_over_http(base: str, way: str, request: Any) -> Outcome:
     """Plain HTTP, with every event held against both kinds of types."""
     body = {**request, "stream": way != "whole"}
     try:
@@ -301,8 +309,8 @@ def respond_wire(base: str, way: str, request: Any) -> Outcome:
         error = answer.json()["error"]
         return Outcome(error="status", status=answer.status_code, message=str(error["message"]))
     if way == "whole":
-        strict_response(answer.json())
-        return of_response(answer.json())
+        validate_response(answer.json())
+        return outcome_of_response(answer.json())
     events: list[Any] = []
     for block in answer.text.split("\n\n"):
         lines = [line for line in block.split("\n") if line and not line.startswith(":")]
@@ -311,20 +319,20 @@ def respond_wire(base: str, way: str, request: Any) -> Outcome:
             events.append(json.loads(data.removeprefix("data: ")))
             assert name == f"event: {events[-1]['type']}"
     for event in events:
-        strict_event(event)
-    return of_events(events)
+        validate_event(event)
+    return outcome_of_events(events)
 
 
-OPENRESPONSES_ALONE = ("store", "presence_penalty", "frequency_penalty")
+OPENRESPONSES_ONLY_FIELDS = ("store", "presence_penalty", "frequency_penalty")
 """What openresponses demands and the SDK's types do not have."""
 _event_types: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
-def strict_event(event: Any) -> None:
+def validate_event(event: Any) -> None:
     """Against the types of the SDK, and of openresponses where it knows the event."""
-    _no_extras(_event_types.validate_python(event, strict=True), OPENRESPONSES_ALONE)
+    _no_extras(_event_types.validate_python(event, strict=True), OPENRESPONSES_ONLY_FIELDS)
     if "response" in event:
-        strict_response(event["response"])
+        validate_response(event["response"])
     names = event["type"].removeprefix("response.").split(".")
     name = "".join(part.title().replace("_", "") for part in names)
     name = name.replace("SummaryText", "Summary")
@@ -333,18 +341,18 @@ def strict_event(event: Any) -> None:
         assert kind is None, "if it knows them by now, they are to be held against it"
         return
     assert kind is not None, event["type"]
-    if as_search(event.get("item")):
+    if is_web_search_item(event.get("item")):
         return
     kind.model_validate(_known_to_openresponses(event))
 
 
-def strict_response(response: Any) -> None:
-    strict(Response, response, allowed=OPENRESPONSES_ALONE)
+def validate_response(response: Any) -> None:
+    validate_strictly(Response, response, allowed=OPENRESPONSES_ONLY_FIELDS)
     resource: Any = openresponses_types.types.ResponseResource
     resource.model_validate(_known_to_openresponses({"response": response})["response"])
 
 
-def as_search(item: Any) -> bool:
+def is_web_search_item(item: Any) -> bool:
     return bool(item) and item["type"] == "web_search_call"
 
 
@@ -353,14 +361,16 @@ def _known_to_openresponses(event: Any) -> Any:
     if "response" not in event:
         return event
     response = dict(event["response"])
-    response["output"] = [item for item in response["output"] if not as_search(item)]
+    response["output"] = [item for item in response["output"] if not is_web_search_item(item)]
     response["tools"] = [tool for tool in response["tools"] if tool["type"] == "function"]
     if str(object_or_empty(response["tool_choice"]).get("type")).startswith("web_search"):
         response["tool_choice"] = "required"
     return {**event, "response": response}
 
 
-def environment(folder: Path, upstream: ScriptedUpstream, **gateway: object) -> dict[str, str]:
+def gateway_environment(
+    folder: Path, upstream: ScriptedUpstream, **gateway: object
+) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),

@@ -16,7 +16,7 @@ from typing import Any
 from tests.support import native_responses as native
 from tests.support.fake_api import POLL
 
-ASKED = "Search the web for the blue sky"
+SEARCH_QUESTION = "Search the web for the blue sky"
 """Words of a user that ask for a search."""
 USAGE: Any = {
     "prompt_tokens": 10,
@@ -38,7 +38,7 @@ def search(query: str, call_id: str = "call_1", **more: object) -> Any:
 
 
 @dataclass
-class Says:
+class ScriptedReply:
     """One answer of the upstream."""
 
     text: str | None = None
@@ -74,7 +74,7 @@ class ScriptedUpstream:
     """Scripts by model, and what was asked of each; engine results by query."""
 
     def __init__(self) -> None:
-        self.scripts: dict[str, list[Says]] = {}
+        self.scripts: dict[str, list[ScriptedReply]] = {}
         self.asked: dict[str, list[Any]] = {}
         self.headers: dict[str, list[dict[str, str]]] = {}
         self.contents: list[bytes] = []
@@ -88,14 +88,14 @@ class ScriptedUpstream:
         """Models and queries whose client went away before the end."""
         self.address = ""
 
-    def plays(self, model: str, *replies: Says) -> None:
+    def plays(self, model: str, *replies: ScriptedReply) -> None:
         """For each request of this model the next one; the last one goes on."""
         self.scripts[model] = list(replies)
 
-    def next(self, model: str, body: Any, headers: dict[str, str]) -> Says:
+    def next(self, model: str, body: Any, headers: dict[str, str]) -> ScriptedReply:
         self.asked.setdefault(model, []).append(body)
         self.headers.setdefault(model, []).append(headers)
-        script = self.scripts.get(model) or [Says("Hello.")]
+        script = self.scripts.get(model) or [ScriptedReply("Hello.")]
         return script.pop(0) if len(script) > 1 else script[0]
 
     def url_of(self, query: str) -> str:
@@ -103,7 +103,7 @@ class ScriptedUpstream:
         return f"https://pages.example/{query.replace(' ', '-')}"
 
 
-def chunks(says: Says) -> list[Any]:
+def chunks(says: ScriptedReply) -> list[Any]:
     """The deltas of an answer: text in pieces, each call in two."""
     if says.deltas is not None:
         return says.deltas
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._whole(body, says)
 
-    def _whole(self, body: Any, says: Says) -> None:
+    def _whole(self, body: Any, says: ScriptedReply) -> None:
         message = {"role": "assistant", "content": says.text, "refusal": None, **says.extra}
         if says.calls:
             message["tool_calls"] = says.calls
@@ -197,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
         }
         self._send_whole(answer, says)
 
-    def _respond(self, body: Any, says: Says) -> None:
+    def _respond(self, body: Any, says: ScriptedReply) -> None:
         made = native.events(body, says, len(self.script.asked[body["model"]]))
         if not body.get("stream"):
             self._send_whole(made[-1]["response"], says)
@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = [f"event: {name}\ndata: {text}\n\n".encode() for name, text in lines]
         self._send_pieces(data, says)
 
-    def _send_whole(self, answer: Any, says: Says) -> None:
+    def _send_whole(self, answer: Any, says: ScriptedReply) -> None:
         data = json.dumps(answer).encode()
         if says.cut:
             self.send_response(200)
@@ -217,10 +217,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, data, says.headers)
 
-    def _stream(self, body: Any, says: Says) -> None:
+    def _stream(self, body: Any, says: ScriptedReply) -> None:
         self._send_pieces(self._events(body, says), says)
 
-    def _send_pieces(self, made: list[bytes], says: Says) -> None:
+    def _send_pieces(self, made: list[bytes], says: ScriptedReply) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -237,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.wfile.write(b"0\r\n\r\n")
 
-    def _events(self, body: Any, says: Says) -> list[bytes]:
+    def _events(self, body: Any, says: ScriptedReply) -> list[bytes]:
         head = {
             "id": f"chatcmpl-{len(self.script.asked[body['model']])}",
             "object": "chat.completion.chunk",

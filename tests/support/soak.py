@@ -32,22 +32,22 @@ from tests.support import (
     Turn,
     command,
     eventually,
-    found,
     is_alive,
-    parent,
-    real_on,
-    report,
+    model_answer,
+    parent_pid,
+    search_with_sources,
+    use_real_cli,
 )
+from tests.support.acp import AcpProgram, acp_program
 from tests.support.fake_api import fake_api
-from tests.support.faults import FAULTS, guardians
-from tests.support.server import DEEP_SEARCH, SEARCH, start
-from tests.support.warm import WarmProgram, warm_program
+from tests.support.faults import FAULTS, guardian_pids
+from tests.support.mcp_server import DEEP_SEARCH_FRAMES, SEARCH_FRAMES, start_server
 
 ANSWERS: dict[str, Turn] = {
-    "good": {"text": report()},
-    "prose": {"text": "prose", "correction": {"text": report("prose")}},
+    "good": {"text": model_answer()},
+    "prose": {"text": "prose", "correction": {"text": model_answer("prose")}},
     "exits 41": {"exit_code": 41, "stderr": "no"},
-    "is cut off": {"text": report()[:20], "cut": True},
+    "is cut off": {"text": model_answer()[:20], "cut": True},
     "writes nothing": {"text": ""},
 }
 EXPECTED = {
@@ -76,11 +76,11 @@ class Tally:
     kilobytes: tuple[int, int] = (0, 0)
 
 
-async def many_calls(calls: int, at_once: int, seed: int = 1) -> Tally:
+async def many_calls(calls: int, concurrency: int, seed: int = 1) -> Tally:
     """Each fault and each answer in turn, a third of them cancelled."""
     chance = random.Random(seed)
     tally = Tally()
-    limit = anyio.CapacityLimiter(at_once)
+    limit = anyio.CapacityLimiter(concurrency)
     turns = itertools.cycle({**FAULTS, **ANSWERS}.items())
 
     async def one(name: str, turn: Turn, cancelled_after: float | None) -> None:
@@ -93,14 +93,14 @@ async def many_calls(calls: int, at_once: int, seed: int = 1) -> Tally:
                 }
                 stub.plays(turn)
                 begin = time.monotonic()
-                ended = await _ended(stub, cancelled_after)
+                ended = await _run_search(stub, cancelled_after)
                 tally.ended[ended] += 1
-                tally.reached += bool(stub.hanging)
+                tally.reached += bool(stub.hanging_pids)
                 tally.slowest = max(tally.slowest, time.monotonic() - begin)
                 if ended not in (EXPECTED[name], "cancelled"):
                     tally.unexpected.append(f"{name}: {ended}")
                 try:
-                    await eventually(lambda: not stub.alive() and not stub.files_left())
+                    await eventually(lambda: not stub.live_pids() and not stub.leftover_files())
                 except TimeoutError:
                     tally.left.append(name)
 
@@ -109,13 +109,13 @@ async def many_calls(calls: int, at_once: int, seed: int = 1) -> Tally:
         for name, turn in itertools.islice(turns, calls):
             cancelled_after = chance.uniform(0, 1) if chance.random() < 1 / 3 else None
             tasks.start_soon(one, name, turn, cancelled_after)
-    await eventually(lambda: not guardians() and not child.running_count())
+    await eventually(lambda: not guardian_pids() and not child.running_count())
     tally.descriptors = before[0], descriptors()
     tally.kilobytes = before[1], kilobytes()
     return tally
 
 
-async def _ended(stub: Stub, cancelled_after: float | None) -> str:
+async def _run_search(stub: Stub, cancelled_after: float | None) -> str:
     return await _outcome(stub.search(), cancelled_after)
 
 
@@ -136,7 +136,7 @@ async def _outcome(work: Coroutine[Any, Any, object], cancelled_after: float | N
     return "success"
 
 
-async def killed(victim: str, times: int, seed: int = 1) -> Tally:
+async def kill_servers(victim: str, times: int, seed: int = 1) -> Tally:
     """A server, or its guardian, killed at a random instant of a call that hangs."""
     chance = random.Random(seed)
     tally = Tally()
@@ -146,7 +146,7 @@ async def killed(victim: str, times: int, seed: int = 1) -> Tally:
             stub = Stub(Path(folder))
             stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
             stub.plays(turn)
-            seconds = await _gone_after_kill(stub, victim, chance.uniform(0, 0.3))
+            seconds = await _seconds_until_gone(stub, victim, chance.uniform(0, 0.3))
         tally.ended[victim] += 1
         if seconds is not None:
             tally.slowest = max(tally.slowest, seconds)
@@ -163,11 +163,16 @@ async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
         stub = Stub(Path(folder))
         stub.plays(
             {
-                "text": report(),
-                "searches": [found("sky", "nasa")],
+                "text": model_answer(),
+                "searches": [search_with_sources("sky", "nasa")],
                 "delay": 0.1,
                 "hangs": "hangs",
-                "rounds": [{"text": report(verified=True), "searches": [found("b", "esa")]}],
+                "rounds": [
+                    {
+                        "text": model_answer(verified=True),
+                        "searches": [search_with_sources("b", "esa")],
+                    }
+                ],
             }
         )
         stub.limits = limits
@@ -197,36 +202,40 @@ async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
                 for number in range(count):
                     group.start_soon(one, client, number)
             try:
-                await eventually(lambda: not stub.alive() and len(asyncio.all_tasks()) <= tasks, 20)
+                await eventually(
+                    lambda: not stub.live_pids() and len(asyncio.all_tasks()) <= tasks, 20
+                )
             except TimeoutError:
-                tally.left.append(f"{stub.alive()} {len(asyncio.all_tasks())} tasks")
-            if records := [path for path in stub.files_left() if path.suffix == ".jsonl"]:
+                tally.left.append(f"{stub.live_pids()} {len(asyncio.all_tasks())} tasks")
+            if records := [path for path in stub.leftover_files() if path.suffix == ".jsonl"]:
                 tally.left.append(f"{records}")
-        tally.left += map(str, stub.files_left())
+        tally.left += map(str, stub.leftover_files())
         tally.descriptors = before[0], descriptors()
         tally.kilobytes = before[1], kilobytes()
     return tally
 
 
-async def warm_calls(calls: int, at_once: int, kill_every: int, seed: int = 1) -> Tally:
+async def shared_process_calls(
+    calls: int, concurrency: int, kill_every: int, seed: int = 1
+) -> Tally:
     """Searches in warm processes: a fifth cancelled, and the process killed now and then."""
     chance = random.Random(seed)
     tally = Tally()
-    limit = anyio.CapacityLimiter(at_once)
+    limit = anyio.CapacityLimiter(concurrency)
     with TemporaryDirectory() as folder, fake_api() as api:
-        stub = real_on(Stub(Path(folder)), api)
+        stub = use_real_cli(Stub(Path(folder)), api)
         api.calls = [("google_web_search", {"query": "sky"})]
-        api.texts = [report()]
+        api.texts = [model_answer()]
 
-        async def one(program: WarmProgram, cancelled_after: float | None) -> None:
+        async def one(program: AcpProgram, cancelled_after: float | None) -> None:
             async with limit:
                 begin = time.monotonic()
                 call = program.search(progress=lambda _: None)
                 tally.ended[await _outcome(call, cancelled_after)] += 1
                 tally.slowest = max(tally.slowest, time.monotonic() - begin)
 
-        async with warm_program(stub) as program:
-            await program.warm()
+        async with acp_program(stub) as program:
+            await program.wait_ready()
             before = descriptors(), kilobytes()
             for number in range(0, calls, kill_every):
                 async with anyio.create_task_group() as tasks:
@@ -238,10 +247,10 @@ async def warm_calls(calls: int, at_once: int, kill_every: int, seed: int = 1) -
                         os.kill(pid, signal.SIGKILL)
                 api.requests.clear()
                 with suppress(TimeoutError):
-                    await program.warm()
+                    await program.wait_ready()
             tally.descriptors = before[0], descriptors()
             tally.kilobytes = before[1], kilobytes()
-        tally.left += [*map(str, program.pids()), *map(str, stub.files_left())]
+        tally.left += [*map(str, program.pids()), *map(str, stub.leftover_files())]
     return tally
 
 
@@ -256,16 +265,22 @@ server.wait()
 """
 
 
-async def clients_killed(times: int, seed: int = 1) -> Tally:
+async def kill_clients(times: int, seed: int = 1) -> Tally:
     """A client killed at a random instant of a deep search that is in one of its rounds."""
     chance = random.Random(seed)
     tally = Tally()
     for number in range(times):
         with TemporaryDirectory() as folder:
             stub = Stub(Path(folder))
-            stub.plays({"text": report(), "searches": [found("sky", "nasa")], "delay": 0.05})
+            stub.plays(
+                {
+                    "text": model_answer(),
+                    "searches": [search_with_sources("sky", "nasa")],
+                    "delay": 0.05,
+                }
+            )
             client = await anyio.open_process(
-                [sys.executable, "-c", CLIENT, "\n".join([*DEEP_SEARCH, ""]), *command()],
+                [sys.executable, "-c", CLIENT, "\n".join([*DEEP_SEARCH_FRAMES, ""]), *command()],
                 env=stub.environ,
             )
             assert client.stdout
@@ -277,12 +292,14 @@ async def clients_killed(times: int, seed: int = 1) -> Tally:
             try:
                 await eventually(
                     lambda stub=stub, server=server: (
-                        not is_alive(server) and not stub.alive() and not stub.files_left()
+                        not is_alive(server) and not stub.live_pids() and not stub.leftover_files()
                     ),
                     seconds=10,
                 )
             except TimeoutError:
-                left = f"server {is_alive(server)}, runs {stub.alive()}, {stub.files_left()}"
+                left = (
+                    f"server {is_alive(server)}, runs {stub.live_pids()}, {stub.leftover_files()}"
+                )
                 tally.left.append(f"client {number}: {left}")
             tally.ended[f"in round {len(stub.runs)}"] += 1
             tally.slowest = max(tally.slowest, time.monotonic() - begin)
@@ -290,23 +307,23 @@ async def clients_killed(times: int, seed: int = 1) -> Tally:
     return tally
 
 
-async def _gone_after_kill(stub: Stub, victim: str, instant: float) -> float | None:
+async def _seconds_until_gone(stub: Stub, victim: str, instant: float) -> float | None:
     """Seconds until nothing of the call was left; None if something still is after ten."""
-    with start(stub, *SEARCH) as server:
+    with start_server(stub, *SEARCH_FRAMES) as server:
         await eventually(lambda: len(stub.runs) == 1)
         await anyio.sleep(instant)
-        guardian = parent(stub.runs[0]["pid"])
+        guardian = parent_pid(stub.runs[0]["pid"])
         os.kill(server.pid if victim == "server" else guardian, signal.SIGKILL)
         begin = time.monotonic()
         try:
-            await eventually(lambda: not stub.alive(), seconds=10)
+            await eventually(lambda: not stub.live_pids(), seconds=10)
         except TimeoutError:
             return None
         else:
             return time.monotonic() - begin
         finally:
             server.kill()
-            for pid in stub.alive():
+            for pid in stub.live_pids():
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -320,14 +337,14 @@ def kilobytes() -> int:
 
 async def main() -> None:
     for victim in ("server", "guardian"):
-        tally = await killed(victim, 50)
+        tally = await kill_servers(victim, 50)
         print(f"50 kills of the {victim}: left {tally.left}, slowest {tally.slowest:.2f} s")
     tally = await many_jobs(30, Limits(job_abandon_timeout=3))
     print(f"30 jobs: {dict(tally.ended)}, left {tally.left}, descriptors {tally.descriptors}")
-    tally = await clients_killed(30)
+    tally = await kill_clients(30)
     print(f"30 clients killed, {dict(tally.ended)}: left {tally.left}, {tally.slowest:.2f} s")
     for part in range(2):  # 2,000 in all; the first thousand warms
-        tally = await warm_calls(1000, 20, 100, seed=part)
+        tally = await shared_process_calls(1000, 20, 100, seed=part)
         print(f"1000 warm calls: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
         print(f"  left {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
     for part in range(3):  # the first one warms: memory must not grow from there

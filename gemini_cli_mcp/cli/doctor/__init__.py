@@ -1,1 +1,1 @@
-"""What must be true for a search to work, and the fix for each thing that is not."""
+"""Check every precondition of a search, and suggest a fix for each one that is not met."""

@@ -1,4 +1,4 @@
-"""Look at everything in turn, and show what was found."""
+"""Run all checks in turn and print their findings."""
 
 import json
 import re
@@ -33,9 +33,9 @@ STATUS_LABELS = {
     "note": "[yellow]note[/yellow]   ",
     "problem": "[red]problem[/red]",
 }
-_VARIABLE = re.compile(r"\b(?:GEMINI_MCP|GEMINI|DEEP_SEARCH)_[A-Z_]+\b")
+_VARIABLE_NAME = re.compile(r"\b(?:GEMINI_MCP|GEMINI|DEEP_SEARCH)_[A-Z_]+\b")
 CAN_SEARCH = "A search can work."
-CANNOT_SEARCH = "A search cannot work yet: mend the problems above."
+CANNOT_SEARCH = "A search cannot work yet: fix the problems above."
 INTERRUPTED_EXIT_CODE = 130
 LIVE_QUESTION = "What day is it today?"
 
@@ -43,7 +43,7 @@ LIVE_QUESTION = "What day is it today?"
 def doctor(
     environ: Mapping[str, str], *, live: bool, as_json: bool, limits: Limits | None = None
 ) -> int:
-    """Examine and show; the exit code is 0 only if a search can work."""
+    """Run the checks and print the findings; return 0 only if a search can work."""
     cast("TextIOWrapper", sys.stdout).reconfigure(errors="backslashreplace")
     findings: list[Finding] = []
     console = Console(highlight=False, soft_wrap=True)
@@ -52,26 +52,26 @@ def doctor(
         async for finding in run_checks(environ, limits, live=live):
             findings.append(finding)
             if not as_json:
-                console.print(_line(finding))
+                console.print(_format(finding))
 
     try:
         anyio.run(collect)
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT_CODE
-    healthy = can_search(findings)
+    search_works = can_search(findings)
     if as_json:
         summary: JsonObject = {
-            "ok": healthy,
+            "ok": search_works,
             "findings": [finding.as_object() for finding in findings],
         }
         json.dump(summary, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        console.print(f"\n{CAN_SEARCH if healthy else CANNOT_SEARCH}")
-    return 0 if healthy else 1
+        console.print(f"\n{CAN_SEARCH if search_works else CANNOT_SEARCH}")
+    return 0 if search_works else 1
 
 
-def _line(finding: Finding) -> str:
+def _format(finding: Finding) -> str:
     line = f"{STATUS_LABELS[finding.status]} {escape(finding.topic)}: {escape(finding.message)}"
     return line + (f"\n        fix: [bold]{escape(finding.fix)}[/bold]" if finding.fix else "")
 
@@ -79,19 +79,19 @@ def _line(finding: Finding) -> str:
 async def run_checks(
     environ: Mapping[str, str], limits: Limits | None, *, live: bool
 ) -> AsyncIterator[Finding]:
-    """Everything, the most basic first."""
+    """Run all checks, the most basic first."""
     yield ok("gemini-cli-mcp", f"{__version__} on Python {sys.version.split()[0]}")
     try:
         settings = Settings.from_env(environ, limits)
     except ConfigError as error:
-        named = dict.fromkeys(_VARIABLE.findall(error.message)) or {"GEMINI_MCP_WEB_SEARCH": None}
-        fix = f"unset {' '.join(named)}  # or correct it"
+        variables = _VARIABLE_NAME.findall(error.message) or ["GEMINI_MCP_WEB_SEARCH"]
+        fix = f"unset {' '.join(dict.fromkeys(variables))}  # or correct it"
         yield problem("configuration", error.message, fix)
         return
-    yield ok("configuration", "every variable has a value that it can have")
+    yield ok("configuration", "all variables have valid values")
     checks: list[tuple[str, AsyncIterator[Finding]]] = [
         ("folder", _iterate(environment_checks.check_config_dir(settings))),
-        ("left-overs", _iterate(environment_checks.check_stale_servers(settings))),
+        ("stale servers", _iterate(environment_checks.check_stale_servers(settings))),
     ]
     if "gemini" in settings.providers:
         checks.append(("gemini CLI", _check_gemini(settings, environ)))
@@ -107,11 +107,11 @@ async def run_checks(
             async for finding in check:
                 yield finding
         except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
+            location = f" ({error.filename})" if error.filename else ""
             yield problem(
                 topic,
-                f"it could not be looked at: {error.strerror}{where}",
-                "make it readable for this user, or set HOME to a folder that is",
+                f"could not be checked: {error.strerror}{location}",
+                "make it readable for this user, or set HOME to a readable folder",
             )
 
 
@@ -125,13 +125,13 @@ async def _check_gemini(settings: Settings, environ: Mapping[str, str]) -> Async
     with TemporaryDirectory() as cwd:
         if binary and binary.is_official:
             findings.append(await gemini_checks.check_node(binary, environ, Path(cwd)))
-        elif binary and (broken := await gemini_checks.check_starts(binary, environ, Path(cwd))):
-            findings.append(broken)
-    works = not any(finding.status == "problem" for finding in findings)
+        elif binary and (failure := await gemini_checks.check_starts(binary, environ, Path(cwd))):
+            findings.append(failure)
+    cli_works = not any(finding.status == "problem" for finding in findings)
     findings += gemini_checks.check_sign_in(environ)
     for finding in findings:
         yield replace(finding, provider="gemini")
-    if works and binary and binary.is_official:
+    if cli_works and binary and binary.is_official:
         for finding in await check_dry_run(settings, binary, environ):
             yield replace(finding, provider="gemini")
 
@@ -139,7 +139,7 @@ async def _check_gemini(settings: Settings, environ: Mapping[str, str]) -> Async
 async def _check_live_search(
     settings: Settings, environ: Mapping[str, str]
 ) -> AsyncIterator[Finding]:
-    """One tiny search, with the user's own sign-in."""
+    """Run one small real search with the user's own sign-in."""
     workspace = Workspace(settings.config_dir)
     try:
         providers = ProviderRegistry(settings, workspace, environ).configured

@@ -1,7 +1,7 @@
-"""A search without a network: the real CLI against a stand-in for the API on loopback.
+"""A search without network access: the real CLI against a fake API on loopback.
 
-It shows what a search would send: whether our settings hold, nothing of the user's own set-up gets
-in, and the CLI's events, records and sessions are what we understand.
+It shows what a search would send: whether the CLI applies our settings, whether it is isolated from
+the user's own configuration, and whether we can parse its events, records and sessions.
 """
 
 import json
@@ -35,10 +35,10 @@ DRY_RUN_PROMPT = "This is a dry run of gemini-cli-mcp. Search once."
 async def check_dry_run(
     settings: Settings, binary: GeminiBinary, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """What the installed CLI does with a search."""
+    """Run a search with the installed CLI against the fake API."""
     with TemporaryDirectory() as folder, _serve_fake_api() as api:
-        canary = _write_canary_setup(Path(folder))
-        away = {
+        canary = _write_canary_config(Path(folder))
+        dry_run_environ = {
             **{name: value for name, value in environ.items() if not name.startswith("GOOGLE_")},
             "PATH": child_path(binary, environ),
             "HOME": folder,
@@ -47,16 +47,19 @@ async def check_dry_run(
             "GOOGLE_GEMINI_BASE_URL": api.url,
             "NO_PROXY": "127.0.0.1",
         }
-        # A full name: for an alias the CLI first asks another model which one to use.
-        changes = {"config_dir": Path(folder) / "config", "warm": 1, "model": DRY_RUN_MODEL}
-        settings = settings.model_copy(update={**changes, "cli_path": str(binary.path)})
+        # A full model name: for an alias the CLI first asks another model which one to use.
+        overrides = {"config_dir": Path(folder) / "config", "warm": 1, "model": DRY_RUN_MODEL}
+        settings = settings.model_copy(update={**overrides, "cli_path": str(binary.path)})
         workspace = Workspace(settings.config_dir)
         seconds = settings.limits.dry_run_timeout
         try:
             with anyio.fail_after(seconds):
-                findings = [await _check_isolation(settings, workspace, away, api, canary)]
-                if findings[0].status != "problem":
-                    findings.append(await _check_acp(settings, workspace, away))
+                isolation = await _check_isolation(
+                    settings, workspace, dry_run_environ, api, canary
+                )
+                findings = [isolation]
+                if isolation.status != "problem":
+                    findings.append(await _check_acp(settings, workspace, dry_run_environ))
         except TimeoutError:
             findings = [problem("dry run", f"no answer within {seconds:g} s", UPGRADE_COMMAND)]
         finally:
@@ -73,31 +76,35 @@ async def _check_isolation(
     except GeminiMcpError as error:
         return problem("dry run", f"a search on loopback failed: {error.message}", UPGRADE_COMMAND)
     tools = {
-        declared.get("name")
+        declaration.get("name")
         for body in api.bodies
         for tool in body.get("tools", [])
-        for declared in tool.get("functionDeclarations", [])
+        for declaration in tool.get("functionDeclarations", [])
     }
     if canary in json.dumps(api.bodies) or tools != {SEARCH_TOOL, FETCH_TOOL}:
         return problem(
             "isolation",
-            "the CLI let something of the user's own set-up into the run",
+            "the user's own gemini configuration leaked into the run",
             UPGRADE_COMMAND,
         )
     if reply.evidence != "ledger" or not reply.searches or not reply.searches[0].sources:
         return note(
-            "isolation", f"it works, but searches prove less ({reply.evidence})", UPGRADE_COMMAND
+            "isolation",
+            f"searches work, but with weaker evidence ({reply.evidence})",
+            UPGRADE_COMMAND,
         )
-    sent = sum(len(json.dumps(body)) for body in api.bodies) / 1000
+    kilobytes = sum(len(json.dumps(body)) for body in api.bodies) / 1000
     return ok(
         "isolation",
-        "a dry run on loopback (stream-json) had two tools, its sources, and nothing of yours; "
-        f"it sent {sent:.0f} kB in {len(api.bodies)} requests",
+        "a dry run on loopback (stream-json) had only the two search tools, recorded its sources "
+        "and saw none of your configuration; it sent "
+        f"{kilobytes:.0f} kB in {len(api.bodies)} requests",
     )
 
 
 async def _check_acp(settings: Settings, workspace: Workspace, environ: dict[str, str]) -> Finding:
-    # What it saw is not asked here, and a place for a process of its own would come first.
+    # This check ignores the evidence, so it does not wait for telemetry. The limiter has no slots
+    # for separate processes, because they would be preferred to the warm one.
     settings = settings.model_copy(
         update={"limits": replace(settings.limits, telemetry_timeout=0.0)}
     )
@@ -116,14 +123,14 @@ async def _check_acp(settings: Settings, workspace: Workspace, environ: dict[str
     if not messages or "starting gemini" in messages:
         return note(
             "warm process",
-            "this CLI cannot be kept ready, so every search starts one",
+            "this CLI cannot be kept ready (ACP), so every search starts a new process",
             UPGRADE_COMMAND,
         )
-    return ok("warm process", "the CLI can be kept ready (ACP): searches need no start")
+    return ok("warm process", "the CLI can be kept ready (ACP), so searches skip its startup")
 
 
-def _write_canary_setup(folder: Path) -> str:
-    """A user's own set-up, none of which may be seen in a search."""
+def _write_canary_config(folder: Path) -> str:
+    """Write a user configuration that no search may see; return the marker it contains."""
     canary = f"canary-{token_hex(8)}"
     gemini = folder / ".gemini"
     gemini.mkdir()
@@ -140,8 +147,8 @@ class _FakeApi:
     bodies: list[JsonObject] = field(default_factory=list[JsonObject])
 
 
-def _answer(body: JsonObject) -> JsonObject:
-    """One search, then one sentence."""
+def _reply_to(body: JsonObject) -> JsonObject:
+    """Reply with one search call, then with one sentence."""
     contents = json.dumps(body.get("contents"))
     candidate: JsonObject = {"finishReason": "STOP", "index": 0}
     part: JsonObject = {"text": "Done."}
@@ -167,19 +174,19 @@ def _serve_fake_api() -> Generator[_FakeApi]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             api.bodies.append(body)
-            data = json.dumps(_answer(body)).encode()
-            streamed = "stream" in self.path
-            if streamed:
+            data = json.dumps(_reply_to(body)).encode()
+            is_stream = "stream" in self.path
+            if is_stream:
                 data = b"data: " + data + b"\r\n\r\n"
             self.send_response(200)
-            kind = "text/event-stream" if streamed else "application/json"
-            self.send_header("Content-Type", kind)
+            content_type = "text/event-stream" if is_stream else "application/json"
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Say nothing."""
+            """Do not log requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     api = _FakeApi(f"http://127.0.0.1:{server.server_port}")

@@ -1,4 +1,4 @@
-"""What the doctor says."""
+"""Findings: the results of the doctor's checks."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,31 +9,31 @@ from gemini_cli_mcp.json_values import JsonObject
 UPGRADE_COMMAND = "npm install -g @google/gemini-cli@latest"
 
 Status = Literal["ok", "note", "problem"]
-"""A note is worth knowing, and keeps no search from working."""
+"""A `note` is worth knowing but does not prevent a search; a `problem` does."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, how it is, and what to do about it."""
+    """One result: what was checked, its status, and how to fix it."""
 
     status: Status
     topic: str
     message: str
     fix: str | None = None
     provider: str | None = None
-    """Whose it is; one that works is enough."""
+    """The provider concerned, if any; one working provider is enough for a search."""
 
     def as_object(self) -> JsonObject:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def can_search(findings: Sequence[Finding]) -> bool:
-    """Whether nothing stands in the way, and one provider at least has no problem."""
+    """Return whether at least one provider, and everything that all providers need, works."""
     problems = [finding for finding in findings if finding.status == "problem"]
     if any(finding.provider is None for finding in problems):
         return False
-    listed = {finding.provider for finding in findings} - {None}
-    return bool(listed - {finding.provider for finding in problems})
+    providers = {finding.provider for finding in findings} - {None}
+    return bool(providers - {finding.provider for finding in problems})
 
 
 def ok(topic: str, message: str) -> Finding:

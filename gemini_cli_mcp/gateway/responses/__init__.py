@@ -1,1 +1,1 @@
-"""The Responses API of the gateway."""
+"""The gateway's Responses API."""

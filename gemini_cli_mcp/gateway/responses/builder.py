@@ -1,4 +1,4 @@
-"""One response of the Responses API out of several rounds: its items, its events, its numbers."""
+"""Build one Responses API response from several turns: items, events, sequence numbers."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,50 +10,50 @@ from gemini_cli_mcp.gateway.tool_calls import ToolCall
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 
 SEARCH_ID_PREFIX = "ws_gateway_"
-"""How the ids of our searches begin, so that they are known when they come back."""
+"""Prefix of the ids of our search items, to recognize them when they come back."""
 END_EVENTS = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
 ERROR_CODES = (
     *("server_error", "rate_limit_exceeded", "invalid_prompt", "invalid_image"),
     *("image_content_policy_violation", "vector_store_timeout"),
 )
-"""Of those that the API has, what an upstream may mean."""
+"""The API's error codes that an upstream failure may map to."""
 
 SendEvent = Callable[[JsonObject], Awaitable[None]]
 
 
 async def _discard(event: JsonObject) -> None:
-    """Who gets the events of an answer that comes at once."""
+    """Ignore the events of a response that is not streamed."""
 
 
 @dataclass
 class ResponseBuilder:
-    """What the client has of its response so far."""
+    """The client's response as built so far."""
 
     initial: JsonObject
-    """The response as it is before anything is known of it."""
+    """The response before the upstream has answered."""
     send_event: SendEvent = _discard
     include_sources: bool = False
-    """Whether the client wants to know what each search found."""
+    """Whether the client requested the sources of each search."""
     previous_response_id: object = None
-    """The response that the client goes on from."""
+    """The id of the response that the client continues."""
     response: JsonObject = field(default_factory=dict[str, object])
     output: list[JsonObject] = field(default_factory=list[JsonObject])
     finished_searches: dict[str, tuple[ToolCall, JsonObject]] = field(
         default_factory=dict[str, tuple[ToolCall, JsonObject]]
     )
-    """By the id of its item: each search that was made, and its result."""
+    """Each finished search and its result, by item id."""
     _sequence: int = 0
     _running_searches: dict[int, int] = field(default_factory=dict[int, int])
 
     async def emit(self, kind: str, **fields: object) -> None:
-        """One event."""
-        number = self._sequence
+        """Send one event with the next sequence number."""
+        sequence_number = self._sequence
         self._sequence += 1
-        await self.send_event({"type": kind, "sequence_number": number, **fields})
+        await self.send_event({"type": kind, "sequence_number": sequence_number, **fields})
 
     async def start(self, response: JsonObject) -> None:
-        """The first words; whatever comes later is part of this response."""
+        """Start the response; all later turns become part of it."""
         overrides: JsonObject = {"status": "in_progress", "output": []}
         overrides["previous_response_id"] = self.previous_response_id
         self.response = {**response, **overrides}
@@ -61,80 +61,86 @@ class ResponseBuilder:
             await self.emit(kind, response=self.response)
 
     async def add_item(self, item: JsonObject) -> int:
-        """The next item; its place."""
+        """Append an item and return its index."""
         self.output.append(item)
         index = len(self.output) - 1
         await self.emit("response.output_item.added", output_index=index, item=item)
         return index
 
     async def finish_item(self, index: int, item: JsonObject) -> None:
-        """An item as it is in the end."""
+        """Replace an item with its final state."""
         self.output[index] = item
         await self.emit("response.output_item.done", output_index=index, item=item)
 
     async def add_message(self, text: str, hits: Sequence[JsonObject]) -> None:
-        """Words of our own, where the model has none."""
+        """Add a message of our own if the model wrote none."""
         part: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
         item = {"id": f"msg_{token_hex(16)}", "type": "message", "role": "assistant"}
         await self.add_complete_item({**item, "status": "completed", "content": [part]}, hits)
 
     async def add_complete_item(self, item: JsonObject, hits: Sequence[JsonObject]) -> None:
-        """An item that is complete already, with all events that tell of it."""
+        """Add an item that is already complete, with all its events."""
         started: JsonObject = {**item, "status": "in_progress"}
         if item.get("type") == "message":
             index = await self.add_item({**started, "content": []})
             parts = [object_or_empty(part) for part in list_or_empty(item.get("content"))]
-            place = {"item_id": item.get("id"), "output_index": index}
+            location = {"item_id": item.get("id"), "output_index": index}
             content = [
-                await self._add_complete_part(part, hits, **place, content_index=number)
-                for number, part in enumerate(parts)
+                await self._add_complete_part(part, hits, **location, content_index=part_index)
+                for part_index, part in enumerate(parts)
             ]
             await self.finish_item(index, {**item, "content": content})
         elif item.get("type") == "function_call":
             index = await self.add_item({**started, "arguments": ""})
-            place = {"item_id": item.get("id"), "output_index": index}
+            location = {"item_id": item.get("id"), "output_index": index}
             event_prefix = "response.function_call_arguments"
-            await self.emit(f"{event_prefix}.delta", **place, delta=item.get("arguments"))
-            await self.emit(f"{event_prefix}.done", **place, arguments=item.get("arguments"))
+            await self.emit(f"{event_prefix}.delta", **location, delta=item.get("arguments"))
+            await self.emit(f"{event_prefix}.done", **location, arguments=item.get("arguments"))
             await self.finish_item(index, item)
         else:
             await self.finish_item(await self.add_item(item), item)
 
     async def _add_complete_part(
-        self, part: JsonObject, hits: Sequence[JsonObject], **place: object
+        self, part: JsonObject, hits: Sequence[JsonObject], **location: object
     ) -> JsonObject:
         is_text = part.get("type") == "output_text"
         empty: JsonObject = {"text": "", "annotations": []} if is_text else {}
-        await self.emit("response.content_part.added", **place, part={**part, **empty})
+        await self.emit("response.content_part.added", **location, part={**part, **empty})
         if is_text:
             text = part.get("text")
-            await self.emit("response.output_text.delta", **place, delta=text, logprobs=[])
-            return await self.finish_text(part, hits, **place)
-        await self.emit("response.content_part.done", **place, part=part)
+            await self.emit("response.output_text.delta", **location, delta=text, logprobs=[])
+            return await self.finish_text(part, hits, **location)
+        await self.emit("response.content_part.done", **location, part=part)
         return part
 
     async def finish_text(
-        self, part: JsonObject, hits: Sequence[JsonObject], **place: object
+        self, part: JsonObject, hits: Sequence[JsonObject], **location: object
     ) -> JsonObject:
-        """The end of a text that stands at this place, with its annotations."""
-        done = with_annotations(part, hits)
-        await self.emit_annotations(done, 0, **place)
-        await self.emit("response.output_text.done", **place, text=done["text"], logprobs=[])
-        await self.emit("response.content_part.done", **place, part=done)
-        return done
+        """Finish the text part at this location; return it with its annotations."""
+        finished_part = with_annotations(part, hits)
+        await self.emit_annotations(finished_part, 0, **location)
+        await self.emit(
+            "response.output_text.done", **location, text=finished_part["text"], logprobs=[]
+        )
+        await self.emit("response.content_part.done", **location, part=finished_part)
+        return finished_part
 
-    async def emit_annotations(self, part: JsonObject, first_index: int, **place: object) -> None:
-        """Tell the annotations of a part; `first` is the number of the first one."""
-        for number, annotation in enumerate(list_or_empty(part.get("annotations")), first_index):
+    async def emit_annotations(
+        self, part: JsonObject, first_index: int, **location: object
+    ) -> None:
+        """Emit the annotations of a part, numbered from `first_index`."""
+        for annotation_index, annotation in enumerate(
+            list_or_empty(part.get("annotations")), first_index
+        ):
             await self.emit(
                 "response.output_text.annotation.added",
-                **place,
-                annotation_index=number,
+                **location,
+                annotation_index=annotation_index,
                 annotation=annotation,
             )
 
     async def searches_started(self, calls: Sequence[ToolCall]) -> None:
-        """Our calls, as the searches that they are."""
+        """Add our calls as web search items."""
         for call in calls:
             item_id = SEARCH_ID_PREFIX + token_hex(12)
             index = await self.add_item(self._search_item(call, item_id, "in_progress"))
@@ -145,7 +151,7 @@ class ResponseBuilder:
     async def searches_finished(
         self, calls: Sequence[ToolCall], results: Sequence[JsonObject]
     ) -> None:
-        """What came of them."""
+        """Finish the items of these searches."""
         for call, result in zip(calls, results, strict=True):
             index = self._running_searches.pop(id(call))
             item_id = str(self.output[index]["id"])
@@ -160,17 +166,17 @@ class ResponseBuilder:
             await self.finish_item(index, item)
 
     async def end(self, **fields: object) -> JsonObject:
-        """The whole response, complete or not; also said."""
+        """End the response, emit its final event and return it."""
         status = str(fields.get("status", "completed"))
-        ended = int(time.time()) if status == "completed" else None
+        completed_at = int(time.time()) if status == "completed" else None
         if "completed_at" in self.response:
-            fields.setdefault("completed_at", ended)
+            fields.setdefault("completed_at", completed_at)
         self.response = {**self.response, "output": self.output, "status": status, **fields}
         await self.emit(END_EVENTS.get(status, "response.failed"), response=self.response)
         return self.response
 
     async def fail(self, error: JsonObject) -> None:
-        """Why there is no more."""
+        """End the response with an error."""
         if not self.response:
             await self.start(self.initial)
         message = str(error.get("message") or "The upstream failed.")
@@ -187,17 +193,17 @@ class ResponseBuilder:
 
 
 def with_annotations(part: JsonObject, hits: Sequence[JsonObject]) -> JsonObject:
-    """A part of a message, with annotations for the addresses in it that were found."""
+    """Return a message part with annotations for the URLs in it that a search returned."""
     if part.get("type") != "output_text" or not hits:
         return part
     existing = list_or_empty(part.get("annotations"))
-    cited = url_citations(str(part.get("text") or ""), hits)
-    added = [{"type": "url_citation", **citation} for citation in cited]
-    return {**part, "annotations": [*existing, *added]}
+    citations = url_citations(str(part.get("text") or ""), hits)
+    new_annotations = [{"type": "url_citation", **citation} for citation in citations]
+    return {**part, "annotations": [*existing, *new_annotations]}
 
 
 def _error_code(error: JsonObject) -> str:
-    """One of the codes that clients know."""
+    """Return one of the codes that clients know."""
     code = str(error.get("code"))
     text = f"{code} {error.get('type')}".lower()
     if "rate_limit" in text or "429" in text:
@@ -206,7 +212,7 @@ def _error_code(error: JsonObject) -> str:
 
 
 def initial_response(request: JsonObject) -> JsonObject:
-    """A new response to this request, with all that the API tells of one."""
+    """Return a new response to this request, with all fields that the API defines."""
     fields = {name: value for name, value in request.items() if value is not None}
     reasoning = object_or_empty(fields.get("reasoning"))
     text = object_or_empty(fields.get("text"))

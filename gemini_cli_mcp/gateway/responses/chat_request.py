@@ -1,4 +1,4 @@
-"""A Responses request as a chat completions request, for upstreams that have nothing else.
+"""Convert a Responses request to chat completions, for upstreams that support only those.
 
 What cannot be converted is rejected, never silently dropped.
 """
@@ -19,15 +19,15 @@ _RESPONSES_ONLY_FIELDS = {
     *("prompt_cache_options", "prompt_cache_retention", "reasoning", "safety_identifier", "store"),
     *("stream_options", "text", "tool_choice", "tools", "top_logprobs", "truncation", "moderation"),
 }
-"""Fields of a request that only the Responses API has; all others pass."""
+"""Request fields that only the Responses API has; all others are passed on."""
 
 
 class UnsupportedByUpstream(UpstreamRejected):
-    """The request wants what this upstream cannot do."""
+    """The request needs a feature that its upstream does not support."""
 
-    def __init__(self, what: str, param: str) -> None:
+    def __init__(self, problem: str, param: str) -> None:
         error = {
-            "message": f"{what}: the upstream of this model knows chat completions alone.",
+            "message": f"{problem}: the upstream of this model supports chat completions only.",
             "type": "invalid_request_error",
             "param": param,
             "code": "unsupported_by_upstream",
@@ -37,16 +37,16 @@ class UnsupportedByUpstream(UpstreamRejected):
 
 
 def to_chat_request(request: JsonObject) -> JsonObject:
-    """The request as one of chat completions; Unsupported if it cannot be one."""
+    """Convert the request; raise UnsupportedByUpstream if that is not possible."""
     for name in _NEEDS_STORAGE:
         if request.get(name) is not None:
-            raise UnsupportedByUpstream(f"`{name}` needs responses that are stored", name)
+            raise UnsupportedByUpstream(f"`{name}` requires stored responses", name)
     for name in ("background", "top_logprobs"):
         if request.get(name):
-            raise UnsupportedByUpstream(f"`{name}` is not possible", name)
+            raise UnsupportedByUpstream(f"`{name}` is not supported", name)
     text = object_or_empty(request.get("text"))
     converted: JsonObject = {
-        "messages": _messages(request),
+        "messages": _chat_messages(request),
         "max_tokens": request.get("max_output_tokens"),
         "reasoning_effort": object_or_empty(request.get("reasoning")).get("effort"),
         "verbosity": text.get("verbosity"),
@@ -56,13 +56,13 @@ def to_chat_request(request: JsonObject) -> JsonObject:
         "tool_choice": _chat_tool_choice(request.get("tool_choice")),
         "stream_options": {"include_usage": True} if request.get("stream") else None,
     }
-    passed_fields = {
+    shared_fields = {
         name: value for name, value in request.items() if name not in _RESPONSES_ONLY_FIELDS
     }
-    return passed_fields | {name: value for name, value in converted.items() if value is not None}
+    return shared_fields | {name: value for name, value in converted.items() if value is not None}
 
 
-def _messages(request: JsonObject) -> list[JsonObject]:
+def _chat_messages(request: JsonObject) -> list[JsonObject]:
     messages: list[JsonObject] = []
     if instructions := request.get("instructions"):
         messages.append({"role": "system", "content": str(instructions)})
@@ -70,58 +70,59 @@ def _messages(request: JsonObject) -> list[JsonObject]:
     if isinstance(response_input, str):
         return [*messages, {"role": "user", "content": response_input}]
     if not isinstance(response_input, list) or not response_input:
-        raise UnsupportedByUpstream("`input` must be a text or a list of items", "input")
-    texts: dict[int, list[str]] = {}
-    """What an assistant said after its calls, by the place of the message with the calls."""
+        raise UnsupportedByUpstream("`input` must be a string or a list of items", "input")
+    trailing_texts: dict[int, list[str]] = {}
+    """Assistant text after its calls, by the index of the message with the calls."""
     for index, item in enumerate(map(object_or_empty, list_or_empty(request["input"]))):
         if not item:
-            raise UnsupportedByUpstream("An item must be an object", f"input[{index}]")
-        _add_item(messages, texts, item, f"input[{index}]")
-    for index, later_texts in texts.items():
-        messages[index]["content"] = "\n\n".join(
-            filter(None, [messages[index]["content"], *later_texts])
-        )
+            raise UnsupportedByUpstream("Items must be objects", f"input[{index}]")
+        _add_item(messages, trailing_texts, item, f"input[{index}]")
+    for index, texts in trailing_texts.items():
+        messages[index]["content"] = "\n\n".join(filter(None, [messages[index]["content"], *texts]))
     return messages
 
 
 def _add_item(
-    messages: list[JsonObject], texts: dict[int, list[str]], item: JsonObject, location: str
+    messages: list[JsonObject],
+    trailing_texts: dict[int, list[str]],
+    item: JsonObject,
+    location: str,
 ) -> None:
-    """Add an item to the messages, or its text to those that belong to one of them."""
+    """Add an item to the messages, or its text to the trailing texts of the last message."""
     kind = item.get("type") or "message"
     if kind == "message":
         role = _ROLES.get(str(item.get("role")), "user")
-        text = _text(item.get("content"), f"{location}.content")
-        last = messages[-1] if messages else {}
-        if role == "assistant" and last.get("tool_calls"):  # its results are still to come
-            texts.setdefault(len(messages) - 1, []).append(text)
+        text = _content_text(item.get("content"), f"{location}.content")
+        last_message = messages[-1] if messages else {}
+        if role == "assistant" and last_message.get("tool_calls"):  # the results follow later
+            trailing_texts.setdefault(len(messages) - 1, []).append(text)
         else:
             messages.append({"role": role, "content": text})
     elif kind == "function_call":
         function = {"name": item.get("name"), "arguments": str(item.get("arguments") or "")}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
-        last = messages[-1] if messages else {}
-        if last.get("role") == "assistant":  # calls of one turn stand in one message
-            last.setdefault("tool_calls", []).append(call)
+        last_message = messages[-1] if messages else {}
+        if last_message.get("role") == "assistant":  # one message holds all calls of a turn
+            last_message.setdefault("tool_calls", []).append(call)
         else:
             messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
     elif kind == "function_call_output":
-        output = _text(item.get("output"), f"{location}.output")
+        output = _content_text(item.get("output"), f"{location}.output")
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
-    elif kind not in ("web_search_call", "reasoning"):  # these two are told in other words
-        raise UnsupportedByUpstream(f"An item of the type `{kind}` is not possible", location)
+    elif kind not in ("web_search_call", "reasoning"):  # dropped: later text reflects them
+        raise UnsupportedByUpstream(f"Items of type `{kind}` are not supported", location)
 
 
-def _text(content: object, location: str) -> str:
+def _content_text(content: object, location: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise UnsupportedByUpstream("Content must be a text or a list of parts", location)
+        raise UnsupportedByUpstream("Content must be a string or a list of parts", location)
     texts: list[str] = []
     for part in map(object_or_empty, cast("list[object]", content)):
         if part.get("type") not in (*_TEXT_TYPES, "refusal"):
             raise UnsupportedByUpstream(
-                f"Content of the type `{part.get('type')}` is not possible", location
+                f"Content of type `{part.get('type')}` is not supported", location
             )
         texts.append(str(part.get("text") or part.get("refusal") or ""))
     return "\n".join(texts)
@@ -132,7 +133,7 @@ def _chat_tool(tool: JsonObject) -> JsonObject:
         return tool
     if tool.get("type") != "function":
         raise UnsupportedByUpstream(
-            f"A tool of the type `{tool.get('type')}` is not possible", "tools"
+            f"Tools of type `{tool.get('type')}` are not supported", "tools"
         )
     names = ("name", "description", "parameters", "strict")
     function = {name: tool[name] for name in names if tool.get(name) is not None}
@@ -140,23 +141,23 @@ def _chat_tool(tool: JsonObject) -> JsonObject:
 
 
 def _chat_tool_choice(choice: object) -> object:
-    chosen = object_or_empty(choice)
-    if chosen.get("type") == "function":
-        return {"type": "function", "function": {"name": chosen.get("name")}}
-    if chosen and not is_hosted_search_tool(chosen):
-        kind = chosen.get("type")
+    choice_object = object_or_empty(choice)
+    if choice_object.get("type") == "function":
+        return {"type": "function", "function": {"name": choice_object.get("name")}}
+    if choice_object and not is_hosted_search_tool(choice_object):
+        kind = choice_object.get("type")
         raise UnsupportedByUpstream(
-            f"A tool_choice of the type `{kind}` is not possible", "tool_choice"
+            f"A tool_choice of type `{kind}` is not supported", "tool_choice"
         )
     return choice
 
 
-def _chat_response_format(kind: JsonObject) -> JsonObject | None:
-    if kind.get("type") == "json_schema":
-        schema = {name: value for name, value in kind.items() if name != "type"}
+def _chat_response_format(text_format: JsonObject) -> JsonObject | None:
+    if text_format.get("type") == "json_schema":
+        schema = {name: value for name, value in text_format.items() if name != "type"}
         return {"type": "json_schema", "json_schema": schema}
-    if kind.get("type") not in (None, "text", "json_object"):
+    if text_format.get("type") not in (None, "text", "json_object"):
         raise UnsupportedByUpstream(
-            f"A format of the type `{kind['type']}` is not possible", "text.format"
+            f"A format of type `{text_format['type']}` is not supported", "text.format"
         )
-    return kind if kind.get("type") == "json_object" else None
+    return text_format if text_format.get("type") == "json_object" else None

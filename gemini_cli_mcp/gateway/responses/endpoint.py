@@ -1,4 +1,4 @@
-"""One response for the client, by an upstream that knows them, or else by its chat completions."""
+"""Answer a Responses request with the upstream's Responses API or its chat completions."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from gemini_cli_mcp.json_values import JsonObject, list_or_empty
 from gemini_cli_mcp.settings.engines_file import Engines
 
 INCLUDE_SOURCES = "web_search_call.action.sources"
-"""What a client includes that wants to know what each search found."""
+"""The `include` value that requests the sources of each search."""
 
 
 class ResponsesEndpoint:
@@ -33,7 +33,7 @@ class ResponsesEndpoint:
     ) -> None:
         """Without engines the request does not get our tool.
 
-        `previous` is the response that the client goes on from, by the name that it knows.
+        `previous_response_id` is the response that the client continues, as the client knows it.
         """
         self.upstream = upstream
         self.request = request
@@ -41,15 +41,15 @@ class ResponsesEndpoint:
         self._runner = runner
         self._owner = owner
         self._continuations = continuations
-        sources = INCLUDE_SOURCES in list_or_empty(request.get("include"))
+        include_sources = INCLUDE_SOURCES in list_or_empty(request.get("include"))
         self._builder = ResponseBuilder(
             initial_response(request),
-            include_sources=sources,
+            include_sources=include_sources,
             previous_response_id=previous_response_id,
         )
 
     async def answer_natively(self, writer: ResponseWriter) -> None:
-        """By the upstream's own responses; Refused, among others, if it knows none."""
+        """Use the Responses API; raise UpstreamRejected, for example if the upstream lacks it."""
         stream_writer = self._stream_writer(writer)
         loop = NativeLoop(
             self.upstream, self.request, self.engines, self._runner, self._builder, stream_writer
@@ -65,25 +65,25 @@ class ResponsesEndpoint:
         await self._finish(writer, response, loop.headers, loop.client_call_ids)
 
     async def answer_via_chat(self, writer: ResponseWriter) -> None:
-        """By the upstream's chat completions; Unsupported if they cannot do it."""
-        chat = to_chat_request(self.request)
+        """Use chat completions; raise UnsupportedByUpstream if they cannot express the request."""
+        chat_request = to_chat_request(self.request)
         listener = ChatToResponses(self._builder, self._runner, self._stream_writer(writer))
-        loop = ChatToolLoop(self.upstream, chat, self.engines, self._runner, listener)
+        loop = ChatToolLoop(self.upstream, chat_request, self.engines, self._runner, listener)
         try:
-            last = await loop.run()
+            last_turn = await loop.run()
         except Exception:
             listener.join_all()
             raise
-        response = await listener.end(last, loop.usage)
-        client_call_ids = [call.id for call in last.client_calls]
+        response = await listener.end(last_turn, loop.usage)
+        client_call_ids = [call.id for call in last_turn.client_calls]
         await self._finish(writer, response, listener.headers, client_call_ids)
 
     async def fail(self, error: JsonObject) -> None:
-        """Tell the client why a stream ends here."""
+        """Report to the client why its stream ends."""
         await self._builder.fail(error)
 
     def _stream_writer(self, writer: ResponseWriter) -> ResponseWriter | None:
-        """The client's end of a stream, which hears the events from now on."""
+        """Send events to the writer and return it; None if the client requested no stream."""
         if not self.request.get("stream"):
             return None
         self._builder.send_event = writer.send_event

@@ -1,4 +1,4 @@
-"""Rounds with an upstream of the Responses API, spliced into one response for the client."""
+"""Tool loop for the Responses API, with all turns merged into one response for the client."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -28,11 +28,11 @@ RESPONSES_PATH = "/responses"
 _START_EVENTS = ("response.created", "response.in_progress", "response.queued")
 _END_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 _FIRST_TURN_FIELDS = ("id", "object", "created_at", "output", "previous_response_id")
-"""What a response has of its first round, whatever the later ones say."""
+"""Fields that a response keeps from its first turn."""
 
 
 class NativeLoop:
-    """One response of however many rounds."""
+    """Runs the turns of one request."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class NativeLoop:
     ) -> None:
         self.headers: Headers = []
         self.client_call_ids: list[str] = []
-        """The ids of what the client has to do now."""
+        """Ids of the calls that the client has to handle next."""
         self.continuation: UpstreamContinuation | None = None
-        """Set if the upstream knows the response by another id than the client."""
+        """Set if the upstream's response id differs from the client's, or outputs are pending."""
         self._upstream = upstream
         self._request = request
         self._engines = engines
@@ -57,35 +57,35 @@ class NativeLoop:
         self._usage: JsonObject = {}
 
     async def run(self) -> JsonObject:
-        """The whole response."""
+        """Return the complete response."""
         new_items: list[JsonObject] = []
         while True:
             engines = self._engines if self._runner.has_budget else None
             max_items = self._upstream.limits.max_upstream_tool_calls
-            last = _NativeTurn(
+            turn = _NativeTurn(
                 self._builder, self._runner, max_items, show_searches=engines is not None
             )
-            # A conversation holds all of it already.
+            # The conversation already holds the input.
             is_stored = self._request.get("conversation") is not None and new_items
             request: JsonObject = {**self._request, "input": []} if is_stored else self._request
-            await self._ask(last, build_turn_request(request, engines, new_items))
-            self._usage = sum_usage(self._usage, object_or_empty(last.response.get("usage")))
-            results: list[JsonObject] = [{"error": NO_SEARCHES_LEFT}] * len(last.calls)
-            continues = engines is not None and last.status == "completed"
-            if continues and last.calls:
-                results = await self._runner.run(last.calls)
+            await self._run_turn(turn, build_turn_request(request, engines, new_items))
+            self._usage = sum_usage(self._usage, object_or_empty(turn.response.get("usage")))
+            results: list[JsonObject] = [{"error": NO_SEARCHES_LEFT}] * len(turn.calls)
+            may_continue = engines is not None and turn.status == "completed"
+            if may_continue and turn.calls:
+                results = await self._runner.run(turn.calls)
             if engines:
-                await self._builder.searches_finished(last.calls, results)
-            pairs = zip(last.calls, results, strict=True)
+                await self._builder.searches_finished(turn.calls, results)
+            pairs = zip(turn.calls, results, strict=True)
             outputs = [output_item(call, result) for call, result in pairs]
-            if not outputs or not continues or last.client_call_ids:
-                return await self._end(last, outputs)
+            if not outputs or not may_continue or turn.client_call_ids:
+                return await self._end(turn, outputs)
             if self._request.get("conversation") is not None:
                 new_items = outputs
             else:
-                new_items += [*self._replayable(last.items), *outputs]
+                new_items += [*self._replayable_items(turn.items), *outputs]
 
-    async def _ask(self, turn: "_NativeTurn", body: JsonObject) -> None:
+    async def _run_turn(self, turn: "_NativeTurn", body: JsonObject) -> None:
         async with self._upstream.post_json(RESPONSES_PATH, body) as response:
             if not self._request.get("stream"):
                 answer = parse_json(await self._upstream.read_all(response))
@@ -93,12 +93,11 @@ class NativeLoop:
                 await turn.add_complete(answer, self._as_client_response(answer))
                 return
             if response.headers.get("content-type", "").lower().startswith("application/json"):
-                error = await self._upstream.read_rejection(
-                    response
-                )  # some do not stream, or fail so
-                answer = parse_json(error.body)
+                # No streaming, or an error.
+                rejection = await self._upstream.read_rejection(response)
+                answer = parse_json(rejection.body)
                 if "output" not in answer:
-                    raise error
+                    raise rejection
                 if self._writer:
                     await self._writer.open_stream(metadata_headers(response))
                 await turn.add_complete(answer, self._as_client_response(answer))
@@ -109,43 +108,43 @@ class NativeLoop:
                 response_fields = object_or_empty(event.get("response"))
                 await turn.add_event(event, self._as_client_response(response_fields))
             if not turn.response:
-                raise UpstreamUnavailable("The upstream's answer broke off.")
+                raise UpstreamUnavailable("The upstream's answer ended prematurely.")
 
-    async def _end(self, last: "_NativeTurn", outputs: list[JsonObject]) -> JsonObject:
-        client_id, upstream_id = self._builder.response.get("id"), last.response.get("id")
+    async def _end(self, last_turn: "_NativeTurn", outputs: list[JsonObject]) -> JsonObject:
+        client_id, upstream_id = self._builder.response.get("id"), last_turn.response.get("id")
         if client_id != upstream_id or outputs:
             self.continuation = UpstreamContinuation(str(upstream_id), outputs)
-        self.client_call_ids = last.client_call_ids
-        if last.calls and not last.client_call_ids and not last.has_text:
+        self.client_call_ids = last_turn.client_call_ids
+        if last_turn.calls and not last_turn.client_call_ids and not last_turn.has_text:
             await self._builder.add_message(self._runner.fallback_answer(), self._runner.hits)
         fields = {
             name: value
-            for name, value in self._as_client_response(last.response).items()
+            for name, value in self._as_client_response(last_turn.response).items()
             if name not in _FIRST_TURN_FIELDS
         }
         if self._usage:
             fields["usage"] = self._usage
-        fields["status"] = last.status
+        fields["status"] = last_turn.status
         return await self._builder.end(**fields)
 
     def _as_client_response(self, response: JsonObject) -> JsonObject:
-        """A response of the upstream as one to the client's own request."""
+        """Return an upstream response as the answer to the client's own request."""
         if not response:
             return response
         upstream_tools = [object_or_empty(tool) for tool in list_or_empty(response.get("tools"))]
         client_tools = [tool for tool in upstream_tools if tool.get("name") != WEB_SEARCH_NAME]
-        hosted = [
+        hosted_tools = [
             tool
             for tool in list_or_empty(self._request.get("tools"))
             if is_hosted_search_tool(tool)
         ]
-        own = {"tools": [*client_tools, *hosted]}
+        overrides = {"tools": [*client_tools, *hosted_tools]}
         if "tool_choice" in self._request:
-            own["tool_choice"] = self._request["tool_choice"]
-        return {**response, **own}
+            overrides["tool_choice"] = self._request["tool_choice"]
+        return {**response, **overrides}
 
-    def _replayable(self, items: list[JsonObject]) -> list[JsonObject]:
-        """Items of the last round, for an upstream that may not have stored them."""
+    def _replayable_items(self, items: list[JsonObject]) -> list[JsonObject]:
+        """Return a turn's items for an upstream that may not have stored them."""
         if self._request.get("store") is not False:
             return items
         return [
@@ -156,15 +155,15 @@ class NativeLoop:
 
 
 class _NativeTurn:
-    """One round: what the client sees of it, and what it does not."""
+    """One turn: the items that the client sees, and our searches."""
 
     def __init__(
         self, builder: ResponseBuilder, runner: SearchRunner, max_items: int, *, show_searches: bool
     ) -> None:
-        """An upstream that makes more than `most` items is not one."""
+        """`max_items` limits the items of the turn; exceeding it is an upstream failure."""
         self._max_items = max_items
         self.response: JsonObject = {}
-        """The upstream's own, at its end."""
+        """The upstream's final response."""
         self.items: list[JsonObject] = []
         self.calls: list[ToolCall] = []
         self._builder = builder
@@ -177,7 +176,7 @@ class _NativeTurn:
 
     @property
     def client_call_ids(self) -> list[str]:
-        """The ids of what the client has to do now."""
+        """Ids of the calls that the client has to handle next."""
         return [
             str(item.get("call_id") or item.get("id"))
             for item in self.items
@@ -208,7 +207,7 @@ class _NativeTurn:
             await self._builder.add_complete_item(item, self._runner.hits)
 
     async def add_event(self, event: JsonObject, client_response: JsonObject) -> None:
-        """Take one event of a stream, and pass it on as one of the whole."""
+        """Handle one stream event and forward it as part of the merged response."""
         kind = str(event.get("type"))
         if kind == "error" or (event.get("error") and "type" not in event):
             raise UpstreamUnavailable("The upstream failed.", _event_error(event))
@@ -231,9 +230,9 @@ class _NativeTurn:
         self.status = kind.removeprefix("response.")
         if self.status == "failed":
             return
-        known_ids = {str(item.get("id")) for item in self.items}
+        seen_ids = {str(item.get("id")) for item in self.items}
         for item in map(object_or_empty, list_or_empty(response.get("output"))):
-            if str(item.get("id")) not in known_ids:  # some tell no more than the end
+            if str(item.get("id")) not in seen_ids:  # some upstreams send only the final event
                 await self._add_complete_item(item)
 
     async def _add_item_event(self, kind: str, event: JsonObject) -> None:
@@ -272,7 +271,7 @@ class _NativeTurn:
         if "output_index" in fields:
             index = self._client_indices.get(int_or_zero(fields["output_index"]))
             if index is None:
-                return  # of an item that nobody was told of
+                return  # the item was never announced
             fields["output_index"] = index
         if kind == "response.output_text.annotation.added":
             self._upstream_annotations[_part_key(fields)] += 1
@@ -289,9 +288,9 @@ class _NativeTurn:
             {"type": "output_text", "text": fields.get("text")}, self._runner.hits
         )
         names = ("item_id", "output_index", "content_index")
-        first = self._upstream_annotations[_part_key(fields)]
+        first_index = self._upstream_annotations[_part_key(fields)]
         await self._builder.emit_annotations(
-            part, first, **{name: fields.get(name) for name in names}
+            part, first_index, **{name: fields.get(name) for name in names}
         )
 
     def _with_annotations(self, item: JsonObject) -> JsonObject:
@@ -312,12 +311,12 @@ def _part_key(fields: JsonObject) -> tuple[int, int]:
 
 
 def _needs_client(item: JsonObject) -> bool:
-    """Whether an item wants something of the client."""
+    """Whether an item requires action by the client."""
     kind = str(item.get("type"))
     if kind == "tool_search_call":
         return item.get("execution") != "server"
-    asks = kind.endswith("_call") or kind == "mcp_approval_request"
-    return asks and kind not in _SERVER_SIDE_CALLS
+    is_call = kind.endswith("_call") or kind == "mcp_approval_request"
+    return is_call and kind not in _SERVER_SIDE_CALLS
 
 
 def _is_web_search(item: JsonObject) -> bool:

@@ -1,6 +1,6 @@
-"""The Responses API on an upstream that knows chat completions alone.
+"""The Responses API on upstreams that support chat completions only.
 
-Text, functions and streams are converted; what cannot be is refused, never left out in silence.
+Text, functions and streams are converted; anything else is rejected, never silently dropped.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from gemini_cli_mcp.json_values import JsonObject, int_or_zero, list_or_empty, o
 
 
 class ChatToResponses:
-    """Listens to rounds of chat completions, and makes items of the Responses API of them."""
+    """Listens to a chat tool loop and converts its turns to Responses API items."""
 
     def __init__(
         self, builder: ResponseBuilder, runner: SearchRunner, writer: ResponseWriter | None = None
@@ -25,13 +25,13 @@ class ChatToResponses:
         self._runner = runner
         self._writer = writer
         self._text_index: int | None = None
-        """Of the item that grows."""
+        """Output index of the text item in progress."""
         self._refusal_index: int | None = None
-        """Of the message that refuses."""
+        """Output index of the refusal in progress."""
         self._call_indices: dict[int, int] = {}
-        """The places of the client's calls in this round, by their numbers."""
+        """Output indices of the client's calls in this turn, by call index."""
         self._pieces: dict[int, list[str]] = {}
-        """What items that grow have got so far, by their places."""
+        """Text received for items in progress, by output index."""
 
     async def turn_started(self, headers: Headers) -> None:
         self.headers = headers
@@ -41,9 +41,9 @@ class ChatToResponses:
             await self._builder.start(self._builder.initial)
 
     async def chunk_received(self, chunk: JsonObject, delta: JsonObject) -> None:
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(thought, str):
-            await self._append_text("reasoning", thought)
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(reasoning, str):
+            await self._append_text("reasoning", reasoning)
         if text := delta.get("content"):
             await self._append_text("message", str(text))
         if refusal := delta.get("refusal"):
@@ -60,19 +60,25 @@ class ChatToResponses:
     ) -> None:
         await self._builder.searches_finished(calls, results)
 
-    async def end(self, last: UpstreamTurn, usage: JsonObject) -> JsonObject:
-        """The whole response."""
+    async def end(self, last_turn: UpstreamTurn, usage: JsonObject) -> JsonObject:
+        """Finish the response and return it."""
         await self._finish_turn()
-        if last.searches and not last.client_calls and not last.message.get("content"):
+        if (
+            last_turn.searches
+            and not last_turn.client_calls
+            and not last_turn.message.get("content")
+        ):
             await self._builder.add_message(self._runner.fallback_answer(), self._runner.hits)
-        fields: JsonObject = {"usage": _usage(usage)} if usage else {}
-        if last.finish_reason in ("length", "content_filter"):
-            reason = "max_output_tokens" if last.finish_reason == "length" else "content_filter"
+        fields: JsonObject = {"usage": _responses_usage(usage)} if usage else {}
+        if last_turn.finish_reason in ("length", "content_filter"):
+            reason = (
+                "max_output_tokens" if last_turn.finish_reason == "length" else "content_filter"
+            )
             fields |= {"status": "incomplete", "incomplete_details": {"reason": reason}}
         return await self._builder.end(**fields)
 
     async def _append_text(self, kind: str, text: str) -> None:
-        """More text of a message, or of the reasoning before it."""
+        """Append text to the message, or to the reasoning before it."""
         index = self._text_index
         if index is None or self._builder.output[index]["type"] != kind:
             await self._finish_text()
@@ -106,7 +112,7 @@ class ChatToResponses:
         return index
 
     async def _append_refusal(self, text: str) -> None:
-        """More of a refusal, which is a part of a message of its own."""
+        """Append text to the refusal, which gets a message of its own."""
         index = self._refusal_index
         if index is None:
             await self._finish_text()
@@ -124,7 +130,7 @@ class ChatToResponses:
         index, self._refusal_index = self._refusal_index, None
         if index is None:
             return
-        self._join(index)
+        self._join_pieces(index)
         item = self._builder.output[index]
         part = item["content"][0]
         await self._emit("refusal.done", index, content_index=0, refusal=part["refusal"])
@@ -132,10 +138,10 @@ class ChatToResponses:
         await self._builder.finish_item(index, {**item, "status": "completed"})
 
     async def _append_call(self, delta: JsonObject) -> None:
-        """A call of the client's own, or more of one. Several may grow at a time."""
-        number = int_or_zero(delta.get("index"))
+        """Start a call of the client's own, or append to it; several may be in progress."""
+        call_index = int_or_zero(delta.get("index"))
         function = object_or_empty(delta.get("function"))
-        if number not in self._call_indices:
+        if call_index not in self._call_indices:
             await self._finish_text()
             item: JsonObject = {
                 "id": new_item_id("fc"),
@@ -145,24 +151,24 @@ class ChatToResponses:
                 "arguments": "",
                 "status": "in_progress",
             }
-            self._call_indices[number] = await self._builder.add_item(item)
-        index = self._call_indices[number]
+            self._call_indices[call_index] = await self._builder.add_item(item)
+        index = self._call_indices[call_index]
         if piece := str(function.get("arguments") or ""):
             self._pieces.setdefault(index, []).append(piece)
             await self._emit("function_call_arguments.delta", index, delta=piece)
 
     async def _finish_text(self) -> None:
-        """Close the text that grows."""
+        """Finish the text item in progress."""
         if self._text_index is None:
             return
         index, self._text_index = self._text_index, None
-        self._join(index)
+        self._join_pieces(index)
         item: JsonObject = {**self._builder.output[index], "status": "completed"}
         if item["type"] == "message":
-            position = {"item_id": item["id"], "output_index": index, "content_index": 0}
+            location = {"item_id": item["id"], "output_index": index, "content_index": 0}
             hits = self._runner.hits
             item["content"] = [
-                await self._builder.finish_text(item["content"][0], hits, **position)
+                await self._builder.finish_text(item["content"][0], hits, **location)
             ]
         else:
             part = item["summary"][0]
@@ -172,26 +178,29 @@ class ChatToResponses:
         await self._builder.finish_item(index, item)
 
     def join_all(self) -> None:
-        """Let the items that grow have all that has come of them, because no more will."""
+        """Add the received text to all items in progress, because no more will follow."""
         for index in list(self._pieces):
-            self._join(index)
+            self._join_pieces(index)
 
-    def _join(self, index: int) -> None:
+    def _join_pieces(self, index: int) -> None:
         item, text = self._builder.output[index], "".join(self._pieces.pop(index, []))
         if item["type"] == "function_call":
             self._builder.output[index] = {**item, "arguments": item["arguments"] + text}
         else:
-            field = "content" if item["type"] == "message" else "summary"
-            part = item[field][0]
-            name = "refusal" if part["type"] == "refusal" else "text"
-            self._builder.output[index] = {**item, field: [{**part, name: part[name] + text}]}
+            list_field = "content" if item["type"] == "message" else "summary"
+            part = item[list_field][0]
+            text_field = "refusal" if part["type"] == "refusal" else "text"
+            self._builder.output[index] = {
+                **item,
+                list_field: [{**part, text_field: part[text_field] + text}],
+            }
 
     async def _finish_turn(self) -> None:
-        """Close all that is open."""
+        """Finish all items in progress."""
         await self._finish_text()
         await self._finish_refusal()
         for index in self._call_indices.values():
-            self._join(index)
+            self._join_pieces(index)
             item = self._builder.output[index]
             arguments = item["arguments"] or "{}"
             await self._emit("function_call_arguments.done", index, arguments=arguments)
@@ -205,7 +214,7 @@ class ChatToResponses:
         await self._builder.emit(f"response.{kind}", item_id=item_id, output_index=index, **fields)
 
 
-def _usage(usage: JsonObject) -> JsonObject:
+def _responses_usage(usage: JsonObject) -> JsonObject:
     prompt_details = object_or_empty(usage.get("prompt_tokens_details"))
     completion_details = object_or_empty(usage.get("completion_tokens_details"))
     return {

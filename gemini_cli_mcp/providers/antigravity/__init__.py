@@ -1,1 +1,1 @@
-"""The official agy CLI as a provider."""
+"""The provider `antigravity`: the official agy CLI."""

@@ -1,4 +1,4 @@
-"""What `agy` says while it runs: events whose payload lies under the event's own name."""
+"""Parse the event stream of `agy`; each event holds its payload under a key of its own name."""
 
 import json
 import re
@@ -12,28 +12,28 @@ from gemini_cli_mcp.types import ProgressCallback, RecordedFetch, RecordedSearch
 SEARCH_TOOL = "search_web"
 FETCH_TOOL = "read_url_content"
 MAX_PROGRESS_CHARS = 80
-"""Characters of a query or page in the progress."""
+"""Maximum length of a query or URL in progress messages."""
 
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\((https?://(?:[^\s()]|\([^\s()]*\))+)\)")
 
 
 @dataclass
 class AgyEventLog:
-    """One run's stdout, understood line by line as it comes."""
+    """Parses the stdout of one run, line by line."""
 
     progress: ProgressCallback
     result: JsonObject | None = None
-    """The last event of a turn."""
+    """Payload of the event that ends a turn."""
     has_started: bool = False
     _model: str | None = None
     _searches: dict[str, RecordedSearch] = field(default_factory=dict[str, RecordedSearch])
     _fetches: dict[str, RecordedFetch] = field(default_factory=dict[str, RecordedFetch])
-    _writing: bool = False
+    _is_writing: bool = False
 
     def feed_line(self, line: bytes) -> None:
-        """Take the next line; what is no event is passed over."""
+        """Process the next line; lines that are not events are ignored."""
         try:
-            # Not strict: older ones put raw line breaks into strings.
+            # Not strict: older versions write raw line breaks inside strings.
             event = object_or_empty(json.loads(line.decode("utf-8", "replace"), strict=False))
         except (ValueError, RecursionError):
             return
@@ -44,7 +44,7 @@ class AgyEventLog:
             self._model = str(payload.get("model") or "") or None
             self.progress("asking the model")
         elif name == "step_update":
-            self._step(payload)
+            self._handle_step(payload)
         elif name == "result":
             self.result = payload
 
@@ -53,9 +53,8 @@ class AgyEventLog:
         return str(object_or_empty(self.result).get("response") or "")
 
     def reply(self) -> Reply:
-        """What it answered and what its steps show."""
+        """Return the answer with the searches and fetches of the run."""
         usage = object_or_empty(object_or_empty(self.result).get("usage"))
-
         counts = Usage(
             int_or_zero(usage.get("input_tokens")),
             int_or_zero(usage.get("output_tokens")),
@@ -72,38 +71,38 @@ class AgyEventLog:
             counts if usage else None,
         )
 
-    def _step(self, step: JsonObject) -> None:
+    def _handle_step(self, step: JsonObject) -> None:
         info = object_or_empty(step.get("tool_info"))
         tool = step.get("tool_name") or info.get("name")
-        index = f"{step.get('conversation_id')} {step.get('step_index')}"
+        step_id = f"{step.get('conversation_id')} {step.get('step_index')}"
         state = "ERROR" if info.get("error") else step.get("state")
         parameters = object_or_empty(info.get("parameters"))
-        error_message = str(object_or_empty(info.get("error")).get("message") or "it failed")
+        error_message = str(object_or_empty(info.get("error")).get("message") or "unknown error")
         if tool == SEARCH_TOOL:
             query = str(parameters.get("query") or "")
-            if index not in self._searches:
+            if step_id not in self._searches:
                 self.progress(f"searching “{truncate_line(query, MAX_PROGRESS_CHARS)}”")
-            search = self._searches.get(index, RecordedSearch(query, "it did not finish"))
+            search = self._searches.get(step_id, RecordedSearch(query, "the call did not finish"))
             query = query or search.query
             if state != "DONE" and search.error is None:
-                return  # it is done already
+                return  # a later update of a search that has already succeeded
             if state == "DONE":
                 output = str(info.get("output") or "")
                 links = {url: Source(url, title) for title, url in _LINK.findall(output)}
-                self._searches[index] = RecordedSearch(
+                self._searches[step_id] = RecordedSearch(
                     query, None, tuple(links.values()), output.strip()
                 )
             else:
                 error = error_message if state == "ERROR" else search.error
-                self._searches[index] = RecordedSearch(query, error)
+                self._searches[step_id] = RecordedSearch(query, error)
         elif tool == FETCH_TOOL:
             url = str(parameters.get("Url") or parameters.get("url") or "")
-            if index not in self._fetches:
+            if step_id not in self._fetches:
                 self.progress(f"reading {truncate_line(url, MAX_PROGRESS_CHARS)}")
-            done = state == "DONE" and url
-            self._fetches[index] = (
-                RecordedFetch(pages=(Source(url, ""),)) if done else RecordedFetch(error_message)
+            is_done = state == "DONE" and url
+            self._fetches[step_id] = (
+                RecordedFetch(pages=(Source(url, ""),)) if is_done else RecordedFetch(error_message)
             )
-        elif step.get("text_delta") and not self._writing:
-            self._writing = True
+        elif step.get("text_delta") and not self._is_writing:
+            self._is_writing = True
             self.progress("writing the answer")

@@ -1,8 +1,8 @@
-"""Ask the official `agy` CLI (Antigravity), only where the user listed it.
+"""Run the official `agy` CLI (Antigravity), only if the user configured it.
 
-It knows no private home and no list of tools: it runs with the user's own settings, in an empty
-folder, and what it may do without asking is what it does. Facts as of 1.2.16; it was not run
-here, so all of it is played by scripts/stub-agy in its recorded shapes.
+`agy` supports neither a private home nor a tool list: it runs with the user's own settings, in an
+empty folder, and can use every tool that those settings allow without asking. Facts as of 1.2.16.
+The real CLI has not been run for this project; scripts/stub-agy replays its recorded formats.
 """
 
 import json
@@ -42,25 +42,28 @@ from gemini_cli_mcp.workspace import Workspace
 logger = logging.getLogger(__name__)
 
 MIN_VERSION = (1, 1, 15)
-"""Older ones lose output without a terminal, and break text that is not ASCII."""
+"""Older versions lose output without a terminal and corrupt non-ASCII text."""
 GEMINI_KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
-"""The gemini CLI's, not agy's."""
+"""Credentials of the gemini CLI, which agy should not see."""
 MAX_ARGUMENT_BYTES = 100_000
-"""Bytes of a prompt that go into an argument; longer ones go by stdin."""
+"""Maximum size of a prompt passed as an argument; longer ones are sent on stdin."""
 TERMS_NOTICE = (
     "The provider antigravity uses your own Antigravity login. Google's terms are ambiguous about "
-    "other programs driving it, and accounts were suspended for related uses: prefer an API key."
+    "automated use by other programs, and accounts have been suspended for related uses. Prefer an "
+    "API key."
 )
 SIGN_IN_HINT = "Run `gemini-cli-mcp login antigravity` in a terminal and sign in."
 
-_DENIED = re.compile(r"auto-denied|permission that headless mode cannot prompt", re.IGNORECASE)
+_PERMISSION_DENIED = re.compile(
+    r"auto-denied|permission that headless mode cannot prompt", re.IGNORECASE
+)
 _AUTH = re.compile(
     r"authentication (?:failed|required|timed out)|to log in|not logged in|o/oauth2/",
     re.IGNORECASE,
 )
 _QUOTA = re.compile(r"quota|out of credits|AI credits|RESOURCE_EXHAUSTED", re.IGNORECASE)
-_BUSY = re.compile(r"MODEL_CAPACITY_EXHAUSTED|\b503\b|overloaded", re.IGNORECASE)
-_NO_MODEL = re.compile(r"(?:unknown|invalid|unsupported) (?:model|effort)", re.IGNORECASE)
+_OVERLOADED = re.compile(r"MODEL_CAPACITY_EXHAUSTED|\b503\b|overloaded", re.IGNORECASE)
+_UNKNOWN_MODEL = re.compile(r"(?:unknown|invalid|unsupported) (?:model|effort)", re.IGNORECASE)
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
@@ -88,23 +91,25 @@ class AntigravityProvider:
         self._environ = environ
         self._secrets = settings.secrets
         self._checked_binaries: set[Path] = set()
-        """Binaries that are new enough."""
+        """Binaries whose version is known to be supported."""
 
     async def ask(self, prompt: str, progress: ProgressCallback, file: Path | None = None) -> Reply:
-        """Answer with its own web search; a correction is told its file in the prompt."""
+        """Answer with agy's own web search; a correction gets its file inlined in the prompt."""
         if file:
             return await self._ask(prompts.inline_file(prompt, file), progress, [])
         reply = await self._ask(prompt, progress, [])
         if not any(search.error is None for search in reply.searches):
-            raise ExecutionFailed("agy answered without having searched.")
+            raise ExecutionFailed("agy answered without searching.")
         return reply
 
     async def grounded_search(
         self, query: str, options: GroundingOptions, progress: ProgressCallback
     ) -> Reply:
-        """Let it make one search; what that returned is the answer."""
+        """Have agy run one search, whose output is the answer."""
         if options.thinking == "off":
-            raise InvalidInput("`thinking`: agy always thinks; `gemini` and `api` can go without.")
+            raise InvalidInput(
+                "`thinking`: agy cannot turn thinking off. Use the provider `gemini` or `api`."
+            )
         flags = ["--effort", options.thinking]
         if options.model != "flash":
             flags += ["--model", options.model]
@@ -120,7 +125,10 @@ class AntigravityProvider:
         *,
         accept_failed_with_sources: bool = False,
     ) -> Reply:
-        """A reply that did not fail; with `searched`, one that found something before it did."""
+        """Run agy and return its reply, or raise if it failed.
+
+        With `accept_failed_with_sources`, a run that found sources before it failed is accepted.
+        """
         binary = find_agy(self._settings.agy_path, self._environ)
         argv = [str(binary), "--output-format", "stream-json", "--disable-slash-commands"]
         argv += flags or ["--effort", "low"]
@@ -141,7 +149,7 @@ class AntigravityProvider:
                 completed = await self._run(argv, stdin, events)
                 reply = events.reply()
                 has_sources = any(search.sources for search in reply.searches)
-                if (error := self._failure(completed, events)) and not (
+                if (error := self._find_failure(completed, events)) and not (
                     accept_failed_with_sources and has_sources
                 ):
                     raise error
@@ -149,21 +157,21 @@ class AntigravityProvider:
 
     async def _run(self, argv: list[str], stdin: bytes, events: AgyEventLog) -> Completed:
         with self._workspace.os_errors_as_config_error():
-            work = self._workspace.folder("antigravity", "work")
+            working_folder = self._workspace.folder("antigravity", "work")
         limits = self._settings.limits
         try:
             return await run(
                 argv,
                 stdin=stdin,
                 env=self._environment(),
-                cwd=work,
+                cwd=working_folder,
                 on_line=events.feed_line,
                 idle_timeout=lambda: (
                     limits.agy_idle_timeout if events.has_started else limits.agy_startup_timeout
                 ),
                 timeout=self._timeout,
                 scratch=self._workspace.root(),
-                # Not until its pipes close: servers that it started may hold them for ever.
+                # Do not wait for the pipes to close: servers started by agy may hold them forever.
                 is_finished=lambda: events.result is not None,
             )
         except OSError as error:
@@ -176,18 +184,18 @@ class AntigravityProvider:
         return max(self._settings.timeout, self._settings.round_timeout)
 
     async def _check_version(self, binary: Path) -> None:
-        """Once for each binary; with the first comes the notice."""
+        """Check each binary once; log the terms notice with the first."""
         if binary in self._checked_binaries:
             return
         lines: list[bytes] = []
         with self._workspace.os_errors_as_config_error():
-            work = self._workspace.folder("antigravity", "work")
+            working_folder = self._workspace.folder("antigravity", "work")
         try:
             completed = await run(
                 [str(binary), "--version"],
                 stdin=b"",
                 env=self._environment(),
-                cwd=work,
+                cwd=working_folder,
                 on_line=lines.append,
                 idle_timeout=lambda: 10.0,
                 timeout=10.0,
@@ -197,19 +205,19 @@ class AntigravityProvider:
                 f"{binary} cannot be run: {error.strerror}.", hint=INSTALL_HINT
             ) from None
         output = b" ".join(lines).decode(errors="replace") + completed.stderr
-        numbers = _VERSION.search(output)
-        if numbers is None:
-            raise CliNotFound(f"{binary} does not tell its version.", hint=INSTALL_HINT)
-        if tuple(map(int, numbers.groups())) < MIN_VERSION:
+        version = _VERSION.search(output)
+        if version is None:
+            raise CliNotFound(f"{binary} does not report its version.", hint=INSTALL_HINT)
+        if tuple(map(int, version.groups())) < MIN_VERSION:
             min_version = ".".join(map(str, MIN_VERSION))
-            message = f"agy {numbers[0]} is too old: {min_version} or newer is needed."
+            message = f"agy {version[0]} is too old: {min_version} or newer is required."
             raise CliNotFound(message, hint=INSTALL_HINT)
         if not self._checked_binaries:
             logger.warning("%s", TERMS_NOTICE)
         self._checked_binaries.add(binary)
 
     def _environment(self) -> dict[str, str]:
-        """What a CLI may see; of keys, only the one that its own settings tell it to use."""
+        """Return the variables for agy, with no key except the one that its settings select."""
         variables = allowed_variables(self._environ, self._settings.pass_env)
         for name in GEMINI_KEY_VARIABLES:
             if name != "GEMINI_API_KEY" or not self._uses_api_key():
@@ -224,8 +232,8 @@ class AntigravityProvider:
         except (OSError, ValueError):
             return False
 
-    def _failure(self, completed: Completed, events: AgyEventLog) -> GeminiMcpError | None:
-        """Why the run failed; its exit code means nothing."""
+    def _find_failure(self, completed: Completed, events: AgyEventLog) -> GeminiMcpError | None:
+        """Return why the run failed, or None. The exit code is not meaningful."""
         result: JsonObject = events.result or {}
         error_message = redact(str(result.get("error") or ""), self._secrets)
         text = f"{error_message}\n{redact(completed.stderr, self._secrets)}"
@@ -234,31 +242,33 @@ class AntigravityProvider:
             return None
         if error := _classify_text(text, details):
             return error
-        if completed.ended in ("idle", "timeout"):
-            return TimedOut("agy did not finish in time and was ended.", details=details)
-        if completed.ended == "output_limit":
-            return ExecutionFailed("agy wrote without end and was ended.", details=details)
+        if completed.end_reason in ("idle", "timeout"):
+            return TimedOut("agy did not finish in time and was stopped.", details=details)
+        if completed.end_reason == "output_limit":
+            return ExecutionFailed(
+                "agy exceeded the output limit and was stopped.", details=details
+            )
         if events.result is None:
-            return ExecutionFailed("agy stopped in the middle of its answer.", details=details)
+            return ExecutionFailed("agy exited before completing its answer.", details=details)
         if result.get("status") == "SUCCESS":
-            return ExecutionFailed("agy gave an empty answer.", details=details)
+            return ExecutionFailed("agy returned an empty answer.", details=details)
         first_line = (
-            replace_unsafe_chars(error_message.partition("\n")[0])[:300] or "it gave no reason"
+            replace_unsafe_chars(error_message.partition("\n")[0])[:300] or "no reason given"
         )
         return ExecutionFailed(f"agy failed: {first_line}", details=details)
 
 
 def _classify_text(text: str, details: str | None) -> GeminiMcpError | None:
-    """The failure that its words tell of."""
+    """Return the error that the text describes, if it is a known one."""
     if _AUTH.search(text):
         return NotSignedIn("agy is not signed in.", hint=SIGN_IN_HINT, details=details)
-    if _DENIED.search(text):
-        message = "agy wanted to use a tool that needs a permission, and nobody could give it."
+    if _PERMISSION_DENIED.search(text):
+        message = "agy needed permission for a tool and could not ask for it in headless mode."
         return PermissionDenied(message, details=details)
-    if _BUSY.search(text):
+    if _OVERLOADED.search(text):
         return RateLimited("The model is overloaded.", details=details)
     if _QUOTA.search(text):
-        return QuotaExhausted("The Antigravity quota is used up.", details=details)
-    if _NO_MODEL.search(text):
-        return ConfigError("agy does not know the model or the effort.", details=details)
+        return QuotaExhausted("The Antigravity quota is exhausted.", details=details)
+    if _UNKNOWN_MODEL.search(text):
+        return ConfigError("agy does not support the model or the effort level.", details=details)
     return None

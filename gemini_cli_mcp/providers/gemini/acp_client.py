@@ -1,7 +1,6 @@
-"""The Agent Client Protocol, as far as we need it: JSON-RPC, one message a line, over stdio.
+"""Minimal Agent Client Protocol client: newline-delimited JSON-RPC over stdio.
 
-A small client of our own: the public library takes half a second to import and stops at lines of
-64 KiB.
+Not the public ACP library: it takes half a second to import and fails on lines over 64 KiB.
 """
 
 import asyncio
@@ -21,15 +20,15 @@ from gemini_cli_mcp.process.line_process import LineProcess
 logger = logging.getLogger(__name__)
 
 NOT_SIGNED_IN_CODE = -32000
-"""The code of a refused session that has no sign-in."""
+"""JSON-RPC error code of `session/new` when the CLI is not signed in."""
 _METHOD_NOT_FOUND = -32601
 
 UpdateCallback = Callable[[JsonObject], None]
-"""Takes the updates of one session."""
+"""Receives the updates of one session."""
 
 
 class AcpError(Exception):
-    """The agent answered a request with an error."""
+    """The agent answered a request with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -37,26 +36,26 @@ class AcpError(Exception):
         self.message = message
 
 
-class AgentGone(Exception):
-    """The agent is gone, and with it whatever it was asked."""
+class AgentUnavailable(Exception):
+    """The agent exited or stopped responding; its pending requests are lost."""
 
 
 class AcpClient:
-    """One process that speaks the protocol."""
+    """A connection to one agent process."""
 
     def __init__(self) -> None:
         self._request_ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[JsonObject]] = {}
         self._callbacks: dict[str, UpdateCallback] = {}
         self._process: LineProcess | None = None
-        self._ended = False
+        self._closed = False
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
         cls, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, scratch: Path
     ) -> AsyncGenerator["AcpClient"]:
-        """The process, from its start to the end of its tree. Raises OSError if there is none."""
+        """Run the process; terminate its process tree on exit. Raise OSError if it cannot start."""
         client = cls()
         async with (
             LineProcess.open(
@@ -65,7 +64,7 @@ class AcpClient:
             anyio.create_task_group() as tasks,
         ):
             client._process = process
-            tasks.start_soon(client._watch)
+            tasks.start_soon(client._fail_pending_on_exit)
             try:
                 yield client
             finally:
@@ -73,7 +72,7 @@ class AcpClient:
                 tasks.cancel_scope.cancel()
 
     async def initialize(self) -> None:
-        """Shake hands."""
+        """Perform the protocol handshake."""
         await self._request(
             "initialize",
             protocolVersion=1,
@@ -82,62 +81,65 @@ class AcpClient:
         )
 
     async def new_session(self, cwd: Path) -> str:
-        """Open a session. One at a time: the CLI waits for a lock that doubles every wait."""
+        """Open a session. Do not call concurrently: the CLI backs off exponentially on a lock."""
         response = await self._request("session/new", cwd=str(cwd), mcpServers=[])
         return str(response.get("sessionId"))
 
     def prompt(
-        self, session: str, text: str, on_update: UpdateCallback
+        self, session_id: str, text: str, on_update: UpdateCallback
     ) -> "asyncio.Future[JsonObject]":
-        """Begin a session's one turn; when it is over comes the answer, Refused, or Lost."""
-        self._callbacks[session] = on_update
+        """Start the only turn of a session.
+
+        The future resolves when the turn ends, or raises AcpError or AgentUnavailable.
+        """
+        self._callbacks[session_id] = on_update
         blocks = [{"type": "text", "text": text}]
-        return self._request("session/prompt", sessionId=session, prompt=blocks)
+        return self._request("session/prompt", sessionId=session_id, prompt=blocks)
 
-    def cancel(self, session: str) -> None:
-        """Ask for the turn to be ended; its answer tells that it was."""
-        self._send({"method": "session/cancel", "params": {"sessionId": session}})
+    def cancel(self, session_id: str) -> None:
+        """Request cancellation of the turn; the prompt's response confirms it."""
+        self._send({"method": "session/cancel", "params": {"sessionId": session_id}})
 
-    def forget(self, session: str) -> None:
-        """Listen to this session no longer."""
-        self._callbacks.pop(session, None)
+    def unsubscribe(self, session_id: str) -> None:
+        """Stop delivering updates of this session."""
+        self._callbacks.pop(session_id, None)
 
     def _request(self, method: str, **params: object) -> "asyncio.Future[JsonObject]":
-        """Send a request; its answer may be Refused, or Lost."""
-        number = next(self._request_ids)
+        """Send a request; the future may raise AcpError or AgentUnavailable."""
+        request_id = next(self._request_ids)
         future = asyncio.get_running_loop().create_future()
-        self._pending[number] = future
-        future.add_done_callback(lambda _: self._pending.pop(number, None))
-        if self.is_gone:
-            future.set_exception(AgentGone())
+        self._pending[request_id] = future
+        future.add_done_callback(lambda _: self._pending.pop(request_id, None))
+        if self.is_closed:
+            future.set_exception(AgentUnavailable())
         else:
-            self._send({"id": number, "method": method, "params": params})
+            self._send({"id": request_id, "method": method, "params": params})
         return future
 
     @property
-    def is_gone(self) -> bool:
-        return self._ended or self._process is None or self._process.is_finished
+    def is_closed(self) -> bool:
+        return self._closed or self._process is None or self._process.is_finished
 
-    async def wait_gone(self) -> None:
-        """Wait until nothing more can come of it."""
+    async def wait_closed(self) -> None:
+        """Wait until the process has exited and its output is exhausted."""
         if self._process:
             await self._process.wait_finished()
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that it holds; 0 where that cannot be known."""
+        """Memory usage of the process; 0 if unknown."""
         return self._process.memory_bytes if self._process else 0
 
-    async def _watch(self) -> None:
-        await self.wait_gone()
+    async def _fail_pending_on_exit(self) -> None:
+        await self.wait_closed()
         self._fail_pending()
 
     def _fail_pending(self) -> None:
-        self._ended = True
+        self._closed = True
         for future in list(self._pending.values()):
             if not future.done():
-                future.set_exception(AgentGone())
-                future.exception()  # nobody may be waiting for it any more
+                future.set_exception(AgentUnavailable())
+                future.exception()  # mark as retrieved: the caller may no longer be waiting
 
     def _send(self, message: JsonObject) -> None:
         if self._process:
@@ -146,26 +148,26 @@ class AcpClient:
     def _handle_line(self, line: bytes) -> None:
         try:
             self._handle_message(object_or_empty(json.loads(line)))
-        except Exception as error:  # noqa: BLE001 - the lines behind it may be somebody else's
-            logger.debug("A line of a warm gemini was not understood: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - later lines may belong to other sessions
+            logger.debug("Ignoring invalid message from ACP process: %s", type(error).__name__)
 
     def _handle_message(self, message: JsonObject) -> None:
         if "method" not in message:
             self._handle_response(message)
         elif message["method"] == "session/update":
             params = object_or_empty(message.get("params"))
-            if listener := self._callbacks.get(str(params.get("sessionId"))):
-                listener(object_or_empty(params.get("update")))
+            if callback := self._callbacks.get(str(params.get("sessionId"))):
+                callback(object_or_empty(params.get("update")))
         elif message["method"] == "session/request_permission":
-            # Never: the tools that we allow need none.
+            # Should not happen: the tools we allow do not need permission.
             self._send({"id": message.get("id"), "result": {"outcome": {"outcome": "cancelled"}}})
         elif "id" in message:
             error = {"code": _METHOD_NOT_FOUND, "message": "not supported"}
             self._send({"id": message["id"], "error": error})
 
     def _handle_response(self, message: JsonObject) -> None:
-        number = message.get("id")
-        future = self._pending.get(number) if isinstance(number, int) else None
+        request_id = message.get("id")
+        future = self._pending.get(request_id) if isinstance(request_id, int) else None
         if not future or future.done():
             return
         if "error" in message:

@@ -1,6 +1,6 @@
-"""What one session of a warm process tells, turned into the events of a single run.
+"""Translate the updates of an ACP session into the events of a standalone run.
 
-So both are understood, and their failures named, in one place.
+Both kinds of run can then share the code that interprets events and classifies failures.
 """
 
 import asyncio
@@ -16,82 +16,83 @@ from gemini_cli_mcp.providers.gemini.session_record import SessionRecord
 from gemini_cli_mcp.providers.gemini.telemetry import Telemetry
 
 TURN_LIMIT_EXIT_CODE = 53
-"""The exit code of a process that reached it."""
-_QUERY = re.compile(r'"(.*)"', re.DOTALL)
+"""Exit code of a standalone run that reaches the turn limit."""
+_QUOTED = re.compile(r'"(.*)"', re.DOTALL)
 _TOOLS = {"search": SEARCH_TOOL, "fetch": FETCH_TOOL}
 
 
 class AcpTurnAdapter:
-    """One prompt and all that comes of it."""
+    """Collect the updates of one turn in an event log."""
 
     def __init__(self, events: EventLog) -> None:
-        self.transcript = events
+        self.events = events
         self.last_update_at = time.monotonic()
-        self._calls: set[str] = set()
+        self._tool_call_ids: set[str] = set()
 
     def handle_update(self, update: JsonObject) -> None:
-        """Take the next update."""
         self.last_update_at = time.monotonic()
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 text = object_or_empty(update.get("content")).get("text")
-                self.transcript.add_event({"type": "message", "role": "assistant", "content": text})
+                self.events.add_event({"type": "message", "role": "assistant", "content": text})
             case "tool_call":
-                self._tool_started(update)
+                self._handle_tool_start(update)
             case "tool_call_update":
-                self._tool_started(update)
-                self._tool_ended(update)
+                self._handle_tool_start(update)
+                self._handle_tool_end(update)
             case _:
                 pass
 
     @property
     def tool_calls(self) -> int:
-        """How many tool calls there were."""
-        return len(self._calls)
+        return len(self._tool_call_ids)
 
     def run_result(
         self,
-        answer: "asyncio.Future[JsonObject]",
+        response: "asyncio.Future[JsonObject]",
         record: SessionRecord | None,
         telemetry: Telemetry | None = None,
     ) -> RunResult:
-        """The last event, and how a process of its own would have ended. Raises Lost."""
-        code = 0
+        """Add the final event and return the result that a standalone run would have had.
+
+        Raises AgentUnavailable if the process exited during the turn.
+        """
+        exit_code = 0
         try:
-            result = answer.result()
+            result = response.result()
         except AcpError as error:
-            code = error.code % 256 if error.code >= 400 else 1
+            exit_code = error.code % 256 if error.code >= 400 else 1
             self._add_error_result(error.message)
         else:
-            reason = result.get("stopReason")
-            if reason == "max_turn_requests":
-                code = TURN_LIMIT_EXIT_CODE
+            stop_reason = result.get("stopReason")
+            if stop_reason == "max_turn_requests":
+                exit_code = TURN_LIMIT_EXIT_CODE
                 self._add_error_result("")
-            elif reason != "end_turn":
-                code = 1
-                self._add_error_result(f"the turn ended with {reason}")
+            elif stop_reason != "end_turn":
+                exit_code = 1
+                self._add_error_result(f"the turn ended with stop reason {stop_reason}")
             elif record is None or record.is_finished:
                 stats = self._stats(result)
-                self.transcript.add_event({"type": "result", "status": "success", "stats": stats})
-            # Else the answer broke off, which it does not say: there is no last event then.
-        completed = Completed("exited", code, "")
-        return RunResult(completed, self.transcript, record, telemetry, is_official_cli=True)
+                self.events.add_event({"type": "result", "status": "success", "stats": stats})
+            # Otherwise the answer was cut off without an error, so there is no final event.
+        completed = Completed("exited", exit_code, "")
+        return RunResult(completed, self.events, record, telemetry, is_official_cli=True)
 
-    def _tool_started(self, call: JsonObject) -> None:
-        number, title = str(call.get("toolCallId")), str(call.get("title") or "")
-        if number in self._calls:
+    def _handle_tool_start(self, call: JsonObject) -> None:
+        call_id, title = str(call.get("toolCallId")), str(call.get("title") or "")
+        if call_id in self._tool_call_ids:
             return
-        self._calls.add(number)
-        quoted = _QUERY.search(title)
-        argument = quoted[1] if quoted else title
+        self._tool_call_ids.add(call_id)
+        match = _QUOTED.search(title)
+        argument = match[1] if match else title
         event = {
             "type": "tool_use",
-            "tool_id": number,
+            "tool_id": call_id,
             "tool_name": _TOOLS.get(str(call.get("kind"))),
         }
-        self.transcript.add_event({**event, "parameters": {"query": argument, "prompt": argument}})
+        self.events.add_event({**event, "parameters": {"query": argument, "prompt": argument}})
 
-    def _tool_ended(self, call: JsonObject) -> None:
+    def _handle_tool_end(self, call: JsonObject) -> None:
         status = call.get("status")
         if status not in ("completed", "failed"):
             return
@@ -101,29 +102,25 @@ class AcpTurnAdapter:
         )
         event: JsonObject = {"type": "tool_result", "tool_id": str(call.get("toolCallId"))}
         if status == "completed":
-            self.transcript.add_event({**event, "status": "success"})
+            self.events.add_event({**event, "status": "success"})
         else:
-            self.transcript.add_event(
-                {**event, "status": "error", "error": {"message": error_text}}
-            )
+            self.events.add_event({**event, "status": "error", "error": {"message": error_text}})
 
     def _add_error_result(self, message: str) -> None:
-        self.transcript.add_event(
-            {"type": "result", "status": "error", "error": {"message": message}}
-        )
+        self.events.add_event({"type": "result", "status": "error", "error": {"message": message}})
 
     def _stats(self, result: JsonObject) -> JsonObject:
-        """The tokens of the model's own calls; the CLI does not count the search helper's here."""
+        """Token counts of the main model; the CLI does not include the search helper here."""
         quota = object_or_empty(object_or_empty(result.get("_meta")).get("quota"))
         models = {
-            str(used.get("model")): _tokens(object_or_empty(used.get("token_count")))
-            for used in map(object_or_empty, list_or_empty(quota.get("model_usage")))
+            str(usage.get("model")): _token_counts(object_or_empty(usage.get("token_count")))
+            for usage in map(object_or_empty, list_or_empty(quota.get("model_usage")))
         }
-        total = _tokens(object_or_empty(quota.get("token_count")))
-        return {**total, "tool_calls": len(self._calls), "models": models}
+        total = _token_counts(object_or_empty(quota.get("token_count")))
+        return {**total, "tool_calls": len(self._tool_call_ids), "models": models}
 
 
-def _tokens(counts: JsonObject) -> JsonObject:
+def _token_counts(counts: JsonObject) -> JsonObject:
     input_tokens, output_tokens = (
         int_or_zero(counts.get(name)) for name in ("input_tokens", "output_tokens")
     )

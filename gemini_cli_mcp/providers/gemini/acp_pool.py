@@ -1,4 +1,4 @@
-"""Warm processes: so many kept ready, replaced when worn, given back when nobody needs them."""
+"""A fixed number of ACP processes, replaced when they reach a limit, stopped when idle."""
 
 import logging
 import shutil
@@ -11,7 +11,11 @@ import anyio
 import anyio.abc
 
 from gemini_cli_mcp.errors import CliNotFound
-from gemini_cli_mcp.providers.gemini.acp_client import NOT_SIGNED_IN_CODE, AcpError, AgentGone
+from gemini_cli_mcp.providers.gemini.acp_client import (
+    NOT_SIGNED_IN_CODE,
+    AcpError,
+    AgentUnavailable,
+)
 from gemini_cli_mcp.providers.gemini.acp_process import AcpProcess, AcpSlot
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path, find_gemini
 from gemini_cli_mcp.providers.gemini.home import Profile, SignIn, available_sign_ins, prepare_home
@@ -24,16 +28,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """What a process was started with; a run that needs something else cannot use it."""
+    """What a process is started with; a process with an outdated spec is retired."""
 
     binary: GeminiBinary
     sign_in: SignIn
     mtimes: tuple[int, ...]
-    """When the files of the sign-in were last changed."""
+    """Modification times of the sign-in files."""
 
 
 class AcpPool:
-    """The warm processes of one profile."""
+    """The ACP processes of one profile."""
 
     def __init__(
         self,
@@ -49,79 +53,79 @@ class AcpPool:
         self.profile = profile
         self._limiter = limiter
         self._processes: dict[AcpProcess, LaunchSpec] = {}
-        self._rejected: set[LaunchSpec] = set()
+        self._rejected_specs: set[LaunchSpec] = set()
         self._working_sign_in: SignIn | None = None
-        self._slot_wanted = anyio.Event()
-        """Set, and replaced, when a run finds no seat."""
+        self._slot_requested = anyio.Event()
+        """Set, and replaced, when a run finds no free slot."""
 
     def find_slot(self) -> AcpSlot | None:
-        """A seat in the process with the most room; None if none is ready."""
+        """Acquire a slot in the process with the most free slots; None if all are busy."""
         spec = self._launch_spec()
         if spec:
             for process in [process for process, other in self._processes.items() if other != spec]:
-                process.retire("the sign-in or the binary has changed")
+                process.retire("sign-in or binary changed")
         best = max(self._processes, key=lambda process: process.free_slots, default=None)
         if best and best.free_slots > 0:
             return best.acquire()
-        self._slot_wanted.set()
-        self._slot_wanted = anyio.Event()
+        self._slot_requested.set()
+        self._slot_requested = anyio.Event()
         return None
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a process with room."""
+        """Whether a process has a free slot."""
         return any(process.free_slots > 0 for process in self._processes)
 
-    def mark_working(self, way: SignIn) -> None:
-        """A single run was signed in this way."""
-        self._working_sign_in = way
-        self._rejected = {key for key in self._rejected if key.sign_in != way}
+    def mark_working(self, sign_in: SignIn) -> None:
+        """Record that a standalone run succeeded with this sign-in."""
+        self._working_sign_in = sign_in
+        self._rejected_specs = {spec for spec in self._rejected_specs if spec.sign_in != sign_in}
 
     async def run(self) -> None:
-        """Keep the processes until cancelled."""
+        """Maintain the processes until cancelled."""
         async with anyio.create_task_group() as tasks:
             for _ in range(self._settings.warm):
-                tasks.start_soon(self._keep_one, tasks)
+                tasks.start_soon(self._maintain_process, tasks)
 
-    async def _keep_one(self, tasks: anyio.abc.TaskGroup) -> None:
-        """One process after another in the same place, and never more than two."""
-        old: AcpProcess | None = None
+    async def _maintain_process(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Keep one process running; only a process and its predecessor may overlap."""
+        previous: AcpProcess | None = None
         needed, failures = True, 0
         while True:
-            while not (needed and (key := self._launch_spec())):
-                await self._slot_wanted.wait()
+            while not (needed and (spec := self._launch_spec())):
+                await self._slot_requested.wait()
                 needed = True
-            process: AcpProcess | None = await tasks.start(self._run_process, key, old)
+            process: AcpProcess | None = await tasks.start(self._run_process, spec, previous)
             if process is None:
                 failures += 1
-                await self._pause(failures, key)
+                await self._wait_before_restart(failures, spec)
                 continue
-            if old:  # only now, so that there is always one
-                old.retire("another one has taken its place")
+            if previous:  # only now, so that one process is always available
+                previous.retire("replaced")
             await process.needs_replacement.wait()
-            if old and not process.is_retired:
-                await old.gone.wait()
-            old = None if process.is_retired else process
+            if previous and not process.is_retired:
+                await previous.exited.wait()
+            previous = None if process.is_retired else process
             needed = not process.retired_idle
             failures = 0 if process.run_count or process.retired_idle else failures + 1
             if failures:
-                await self._pause(failures, key)
+                await self._wait_before_restart(failures, spec)
 
-    async def _pause(self, failures: int, spec: LaunchSpec) -> None:
-        """Wait before another try, unless it would be another one."""
+    async def _wait_before_restart(self, failures: int, spec: LaunchSpec) -> None:
+        """Wait before restarting, or until the launch spec changes."""
         delays = self._settings.limits.acp_restart_delays
         with anyio.move_on_after(delays[min(failures, len(delays)) - 1]):
             while self._launch_spec() == spec:
-                await self._slot_wanted.wait()
+                await self._slot_requested.wait()
 
     async def _run_process(
         self,
         spec: LaunchSpec,
-        old: AcpProcess | None,
+        previous: AcpProcess | None,
         *,
         task_status: anyio.abc.TaskStatus[AcpProcess | None],
     ) -> None:
-        """The life of one process; tells it when it is ready, or None if it never will be."""
+        """Run one process until it is drained; report it once ready, or None on failure."""
         process = home = None
         try:
             profile = replace(self.profile, name=f"warm-{token_hex(4)}")
@@ -132,49 +136,50 @@ class AcpPool:
             environ = {
                 **self._environ,
                 "PATH": child_path(spec.binary, self._environ),
-                "NO_BROWSER": "true",  # nobody asked for a sign-in
+                "NO_BROWSER": "true",  # the user did not ask to sign in
             }
             async with AcpProcess.open(
                 argv, home, environ, self._workspace.root(), self._settings
             ) as process:
-                if await self._start(process, spec, old.peak_runs if old else 0):
+                if await self._start(process, spec, previous.peak_runs if previous else 0):
                     process.on_slot_free = self._limiter.dispatch
                     self._processes[process] = spec
-                    logger.info("A warm gemini is ready")
+                    logger.info("ACP process ready")
                     task_status.started(process)
                     self._limiter.dispatch()
-                    await process.drained()
-        except Exception as error:  # noqa: BLE001 - it is an optimisation: a search goes without
-            logger.warning("A warm gemini failed (%s)", type(error).__name__)
+                    await process.wait_drained()
+        except Exception as error:  # noqa: BLE001 - an optimization: searches work without it
+            logger.warning("ACP process failed (%s)", type(error).__name__)
         finally:
             if process:
                 self._processes.pop(process, None)
-                process.gone.set()
+                process.exited.set()
                 process.needs_replacement.set()
             if home:
                 shutil.rmtree(home.path.parent, ignore_errors=True)
-        with suppress(RuntimeError):  # it was ready once
+        with suppress(RuntimeError):  # already reported as ready
             task_status.started(None)
 
-    async def _start(self, process: AcpProcess, spec: LaunchSpec, sessions: int) -> bool:
+    async def _start(self, process: AcpProcess, spec: LaunchSpec, session_count: int) -> bool:
         try:
-            await process.start(sessions)
+            await process.start(session_count)
         except AcpError as error:
             if error.code == NOT_SIGNED_IN_CODE:
-                self._rejected.add(spec)
-            logger.info("No warm gemini: its sessions are refused (%d)", error.code)
-        except (AgentGone, TimeoutError):
-            logger.info("No warm gemini: it did not start")
+                self._rejected_specs.add(spec)
+            logger.info("ACP process not started: session refused (error %d)", error.code)
+        except (AgentUnavailable, TimeoutError):
+            logger.info("ACP process not started: exited or timed out")
         else:
             return True
         return False
 
     def _launch_spec(self) -> LaunchSpec | None:
-        """What a process of now would be started with; None if there can be none."""
+        """Return the spec for a process started now; None if ACP cannot be used."""
         try:
             binary = find_gemini(self._settings.cli_path, self._environ)
             sign_ins = available_sign_ins(self._environ)
-            # What single runs use. Unproven, a key: a login may ask for another in a browser.
+            # Prefer the sign-in that standalone runs use. Until one has succeeded, accept only
+            # keys: an unverified login might open a browser to sign in again.
             sign_in = self._working_sign_in if self._working_sign_in in sign_ins else sign_ins[0]
             is_usable = (
                 sign_in.auth_type in ("gemini-api-key", "vertex-ai")
@@ -186,4 +191,4 @@ class AcpPool:
             spec = LaunchSpec(binary, sign_in, tuple(path.stat().st_mtime_ns for path in files))
         except (CliNotFound, OSError, RuntimeError):
             return None
-        return None if spec in self._rejected else spec
+        return None if spec in self._rejected_specs else spec

@@ -1,7 +1,7 @@
-"""One warm `gemini --acp`: many runs at once in one process, each in a session of its own.
+"""A shared `gemini --acp` process that serves many concurrent runs, each in its own session.
 
-Measured on 0.61: opening a session takes 35 ms and must not overlap another (of eight at once the
-last waited 13 s for a lock), so they are opened ahead, one by one.
+Measured on 0.61: opening a session takes 35 ms, but sessions must not be opened concurrently (the
+last of eight waited 13 s for a lock). They are therefore opened in advance, one at a time.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import anyio.abc
 
 from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.process.run import Completed, EndReason
-from gemini_cli_mcp.providers.gemini.acp_client import AcpClient, AcpError, AgentGone
+from gemini_cli_mcp.providers.gemini.acp_client import AcpClient, AcpError, AgentUnavailable
 from gemini_cli_mcp.providers.gemini.acp_events import AcpTurnAdapter
 from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.providers.gemini.home import Home
@@ -29,58 +29,58 @@ from gemini_cli_mcp.types import ProgressCallback
 
 logger = logging.getLogger(__name__)
 
-SESSIONS_AHEAD = 48
-"""Sessions that are open ahead of a process in use, for a burst of calls; before that, one."""
+SESSIONS_IN_ADVANCE = 48
+"""Sessions a process keeps open in advance for bursts; only one until its first run."""
 TELEMETRY_POLL_INTERVAL = 0.1
-"""Seconds between two looks at what a process has written of a run."""
+"""Seconds between reads of the telemetry file while waiting for a run's events."""
 IDLE_CHECK_INTERVAL = 0.5
-"""Seconds between two looks at how long a run has been silent."""
+"""Maximum seconds between checks of a run's idle time."""
 
 
 class AcpProcess:
-    """One such process, from its first open session to its end."""
+    """A running ACP process with its slots and sessions."""
 
     def __init__(
         self,
         client: AcpClient,
         home: Home,
-        temp: Path,
+        temp_folder: Path,
         tasks: anyio.abc.TaskGroup,
         settings: Settings,
     ) -> None:
         self._client = client
         self._home = home
-        self._temp = temp
-        self._telemetry = TelemetryFile(home.telemetry_file(temp))
+        self._temp_folder = temp_folder
+        self._telemetry = TelemetryFile(home.telemetry_file(temp_folder))
         self._tasks = tasks
         self._limits = settings.limits
         self._secrets = settings.secrets
         self._max_sessions = settings.warm_sessions
         self._max_idle = settings.warm_idle
-        # The caller's own deadline comes before this one.
+        # An upper bound only: the caller's own deadline expires first.
         self._timeout = max(settings.timeout, settings.round_timeout)
         self._session_count = 0
         self._slots_in_use = 0
-        self._cancelling = 0
+        self._cancelling_count = 0
         self.peak_runs = 0
-        """The most runs that there were at once."""
-        self._session_sender, self._open_sessions = anyio.create_memory_object_stream[str](
+        """Highest number of concurrent runs so far."""
+        self._session_sender, self._session_receiver = anyio.create_memory_object_stream[str](
             float("inf")
         )
         self._session_waiters = 0
-        self._session_wanted = anyio.Event()
-        self._last_run = time.monotonic()
+        self._session_requested = anyio.Event()
+        self._last_run_at = time.monotonic()
         self._retired = anyio.Event()
         self._drain_scope = anyio.CancelScope()
         self._idle = anyio.Event()
         self.on_slot_free: Callable[[], None] = lambda: None
-        """Called when a seat has become free."""
-        self.gone = anyio.Event()
-        """Set when its process is no more."""
+        """Called when a slot may have become free."""
+        self.exited = anyio.Event()
+        """Set after the process has exited."""
         self.needs_replacement = anyio.Event()
-        """Set when another one should take its place."""
+        """Set when a replacement should be started."""
         self.retired_idle = False
-        """Whether it goes because nobody needs it."""
+        """Whether it was retired because it was idle."""
         self.run_count = 0
 
     @classmethod
@@ -93,195 +93,196 @@ class AcpProcess:
         scratch: Path,
         settings: Settings,
     ) -> AsyncGenerator["AcpProcess"]:
-        """The process, from its start to the end of its tree. Raises OSError if there is none."""
-        with home.temporary_folder() as temp:
-            env = home.environment(environ, temp, settings.pass_env)
+        """Run the process; terminate its process tree on exit. Raise OSError if it cannot start."""
+        with home.temporary_folder() as temp_folder:
+            env = home.environment(environ, temp_folder, settings.pass_env)
             async with (
                 AcpClient.open(argv, env=env, cwd=home.working_folder, scratch=scratch) as client,
                 anyio.create_task_group() as tasks,
             ):
-                process = cls(client, home, temp, tasks, settings)
+                process = cls(client, home, temp_folder, tasks, settings)
                 try:
                     yield process
                 finally:
                     tasks.cancel_scope.cancel()
                     process._session_sender.close()
-                    process._open_sessions.close()
+                    process._session_receiver.close()
 
-    async def start(self, sessions: int) -> None:
-        """Be ready for so many runs at once. Raises Refused, Lost or TimeoutError."""
+    async def start(self, session_count: int) -> None:
+        """Initialize the agent and open up to this many sessions, at least one.
+
+        Raises AcpError, AgentUnavailable or TimeoutError.
+        """
         with anyio.fail_after(self._limits.acp_startup_timeout):
             await self._client.initialize()
-            for _ in range(min(max(1, sessions), SESSIONS_AHEAD)):
+            for _ in range(min(max(1, session_count), SESSIONS_IN_ADVANCE)):
                 await self._session_sender.send(await self._open_session())
-        self._last_run = time.monotonic()
-        self._tasks.start_soon(self._open_sessions_ahead)
-        self._tasks.start_soon(self._retire_when_gone)
+        self._last_run_at = time.monotonic()
+        self._tasks.start_soon(self._open_sessions_in_advance)
+        self._tasks.start_soon(self._retire_when_exited)
         self._tasks.start_soon(self._retire_when_idle)
-        self._tasks.start_soon(self._clear_telemetry)
+        self._tasks.start_soon(self._clear_telemetry_when_idle)
 
-    # Seats
+    # Slots
 
     @property
     def free_slots(self) -> int:
-        """Seats for further runs."""
-        if self._retired.is_set() or self._client.is_gone:
+        if self._retired.is_set() or self._client.is_closed:
             return 0
-        return self._max_sessions - self._slots_in_use - self._cancelling
+        return self._max_sessions - self._slots_in_use - self._cancelling_count
 
     def acquire(self) -> "AcpSlot":
-        """Take a seat."""
         self._slots_in_use += 1
         self.peak_runs = max(self.peak_runs, self._slots_in_use)
         return AcpSlot(self)
 
     def release(self) -> None:
-        """Give a seat back."""
         self._slots_in_use -= 1
-        self._last_run = time.monotonic()
+        self._last_run_at = time.monotonic()
         self._after_run()
 
     # Runs
 
     async def run(self, prompt: str, progress: ProgressCallback) -> RunResult:
-        """One run. Raises Lost if it has to be made elsewhere."""
-        session = await self._take_session()
+        """Run one prompt. Raise AgentUnavailable if it must be repeated in another process."""
+        session_id = await self._acquire_session()
         self.run_count += 1
         turn = AcpTurnAdapter(EventLog(progress, self._limits, self._secrets))
-        turn.transcript.add_event({"type": "init", "session_id": session})
-        self._telemetry.expect(session)
+        turn.events.add_event({"type": "init", "session_id": session_id})
+        self._telemetry.expect(session_id)
         text = prompt.encode("utf-8", "replace").decode()
-        answer = self._client.prompt(session, text, turn.handle_update)
+        response = self._client.prompt(session_id, text, turn.handle_update)
         record = None
         try:
-            end_reason = await self._wait_for_answer(answer, turn)
+            end_reason = await self._wait_for_response(response, turn)
         finally:
-            if answer.done():
-                record = self._read_and_delete_record(session)
+            if response.done():
+                record = self._read_and_delete_record(session_id)
             else:
-                self._client.forget(session)
-                self._telemetry.forget(session)
-                self._cancelling += 1
-                self._tasks.start_soon(self._cancel_turn, session, answer)
+                self._client.unsubscribe(session_id)
+                self._telemetry.forget(session_id)
+                self._cancelling_count += 1
+                self._tasks.start_soon(self._cancel_turn, session_id, response)
         if end_reason == "exited":
             return turn.run_result(
-                answer, record, await self._wait_for_telemetry(session, turn, record)
+                response, record, await self._wait_for_telemetry(session_id, turn, record)
             )
-        await asyncio.wait({answer}, timeout=self._limits.acp_cancel_timeout)
-        if not answer.done() and not turn.transcript.is_searching:
-            raise AgentGone  # the process hangs; of a search it may be the API that does
-        return RunResult(
-            Completed(end_reason, None, ""), turn.transcript, None, is_official_cli=True
-        )
+        await asyncio.wait({response}, timeout=self._limits.acp_cancel_timeout)
+        if not response.done() and not turn.events.is_searching:
+            raise AgentUnavailable  # the process hangs; during a search it may be the API instead
+        return RunResult(Completed(end_reason, None, ""), turn.events, None, is_official_cli=True)
 
     async def _wait_for_telemetry(
-        self, session: str, turn: AcpTurnAdapter, record: SessionRecord | None
+        self, session_id: str, turn: AcpTurnAdapter, record: SessionRecord | None
     ) -> Telemetry | None:
-        """The telemetry of a run, if it comes in time; one without tools has nothing to prove."""
+        """Return the telemetry of a run; None if it is late. Wait only if tools were called."""
         telemetry = None
         with anyio.move_on_after(self._limits.telemetry_timeout if turn.tool_calls else 0):
             while True:
-                telemetry = self._telemetry.session(session, record.searches if record else ())
+                telemetry = self._telemetry.session(session_id, record.searches if record else ())
                 if telemetry and telemetry.tool_calls >= turn.tool_calls:
                     break
                 telemetry = None
                 await anyio.sleep(TELEMETRY_POLL_INTERVAL)
-        self._telemetry.forget(session)
+        self._telemetry.forget(session_id)
         return telemetry
 
-    async def _clear_telemetry(self) -> None:
-        """The last of a run is written when it is over, and it holds whole conversations."""
+    async def _clear_telemetry_when_idle(self) -> None:
+        """Truncate the telemetry file periodically while no run is active.
+
+        The CLI writes the last events of a run after it has ended, and they hold whole
+        conversations.
+        """
         while True:
             await anyio.sleep(max(self._limits.telemetry_timeout, 1.0))
-            if not self._slots_in_use and not self._cancelling:
+            if not self._slots_in_use and not self._cancelling_count:
                 self._telemetry.clear()
 
-    async def _wait_for_answer(
-        self, answer: "asyncio.Future[JsonObject]", turn: "AcpTurnAdapter"
+    async def _wait_for_response(
+        self, response: "asyncio.Future[JsonObject]", turn: "AcpTurnAdapter"
     ) -> EndReason:
         deadline = time.monotonic() + self._timeout
-        while not answer.done():
+        while not response.done():
             now = time.monotonic()
-            silent_until = turn.last_update_at + turn.transcript.idle_limit
+            idle_deadline = turn.last_update_at + turn.events.idle_limit
             if now >= deadline:
                 return "timeout"
-            if now >= silent_until:
+            if now >= idle_deadline:
                 return "idle"
-            # Not `await answer`: it must outlive our cancellation, as what answers the cancel.
-            remaining = min(deadline, silent_until) - now
-            await asyncio.wait(
-                {answer}, timeout=min(remaining, IDLE_CHECK_INTERVAL)
-            )  # a search may have begun
+            # Not `await response`: it must survive our cancellation, since it confirms the cancel.
+            remaining = min(deadline, idle_deadline) - now
+            # Wake up regularly: the idle limit changes when a search starts.
+            await asyncio.wait({response}, timeout=min(remaining, IDLE_CHECK_INTERVAL))
         return "exited"
 
-    async def _cancel_turn(self, session: str, answer: "asyncio.Future[JsonObject]") -> None:
-        """End a turn that nobody waits for."""
-        self._client.cancel(session)
-        await asyncio.wait({answer}, timeout=self._limits.acp_cancel_timeout)
-        if not answer.done():
-            self.retire("it did not answer a cancel", self._limits.acp_drain_timeout)
-        self._read_and_delete_record(session)
-        self._cancelling -= 1
+    async def _cancel_turn(self, session_id: str, response: "asyncio.Future[JsonObject]") -> None:
+        """Cancel an abandoned turn."""
+        self._client.cancel(session_id)
+        await asyncio.wait({response}, timeout=self._limits.acp_cancel_timeout)
+        if not response.done():
+            self.retire("cancel request timed out", self._limits.acp_drain_timeout)
+        self._read_and_delete_record(session_id)
+        self._cancelling_count -= 1
         self._after_run()
 
-    def _read_and_delete_record(self, session: str) -> SessionRecord | None:
-        self._client.forget(session)
+    def _read_and_delete_record(self, session_id: str) -> SessionRecord | None:
+        self._client.unsubscribe(session_id)
         with contextlib.suppress(OSError):
-            for report in self._temp.glob("gemini-client-error-*"):
-                report.unlink(missing_ok=True)  # it holds the whole conversation
-        return read_and_delete_record(self._home.path, session, official=True)
+            for error_report in self._temp_folder.glob("gemini-client-error-*"):
+                error_report.unlink(missing_ok=True)  # it contains the whole conversation
+        return read_and_delete_record(self._home.path, session_id, official=True)
 
     def _after_run(self) -> None:
-        """A run is over: see whether there should be another process, and who waits."""
+        """Request a replacement if a limit is reached, and signal that a slot may be free."""
         if (
             self._session_count >= self._limits.acp_max_sessions
             or self._client.memory_bytes > self._limits.acp_max_memory_bytes
         ):
             self.needs_replacement.set()
-        if not self._slots_in_use and not self._cancelling:
+        if not self._slots_in_use and not self._cancelling_count:
             self._telemetry.clear()
             self._idle.set()
         self.on_slot_free()
 
     # Sessions
 
-    async def _take_session(self) -> str:
+    async def _acquire_session(self) -> str:
         self._session_waiters += 1
-        self._session_wanted.set()
+        self._session_requested.set()
         try:
             with anyio.fail_after(self._limits.acp_session_wait_timeout):
-                return await self._open_sessions.receive()
+                return await self._session_receiver.receive()
         except (TimeoutError, anyio.EndOfStream, anyio.ClosedResourceError):
-            raise AgentGone from None
+            raise AgentUnavailable from None
         finally:
             self._session_waiters -= 1
-            self._session_wanted.set()
+            self._session_requested.set()
 
-    async def _open_sessions_ahead(self) -> None:
-        """Open sessions one by one: those that are waited for, and some ahead."""
+    async def _open_sessions_in_advance(self) -> None:
+        """Open sessions one at a time: for waiting runs, plus some in advance."""
         try:
             while True:
-                open_count = self._open_sessions.statistics().current_buffer_used
-                if open_count < self._sessions_ahead + self._session_waiters:
+                open_count = self._session_receiver.statistics().current_buffer_used
+                if open_count < self._sessions_in_advance + self._session_waiters:
                     await self._session_sender.send(await self._open_session())
                 else:
-                    self._session_wanted = anyio.Event()
-                    await self._session_wanted.wait()
-        except (AgentGone, AcpError, TimeoutError) as error:
+                    self._session_requested = anyio.Event()
+                    await self._session_requested.wait()
+        except (AgentUnavailable, AcpError, TimeoutError) as error:
             self.retire(
-                f"it opens no more sessions ({type(error).__name__})",
+                f"cannot open sessions ({type(error).__name__})",
                 self._limits.acp_drain_timeout,
             )
             self._session_sender.close()
 
     @property
-    def _sessions_ahead(self) -> int:
+    def _sessions_in_advance(self) -> int:
         if not self.run_count:
             return 1
         return max(
             0,
             min(
-                SESSIONS_AHEAD,
+                SESSIONS_IN_ADVANCE,
                 self._max_sessions,
                 self._limits.acp_max_sessions - self._session_count,
             ),
@@ -289,16 +290,16 @@ class AcpProcess:
 
     async def _open_session(self) -> str:
         with anyio.fail_after(self._limits.acp_session_open_timeout):
-            session = await self._client.new_session(self._home.working_folder)
+            session_id = await self._client.new_session(self._home.working_folder)
         self._session_count += 1
-        return session
+        return session_id
 
-    # The end
+    # Retirement
 
     def retire(self, reason: str, timeout: float | None = None) -> None:
-        """Take no more runs; those in it have this long to end."""
+        """Accept no more runs; give active runs `timeout` seconds to finish."""
         if not self._retired.is_set():
-            logger.info("A warm gemini goes: %s", reason)
+            logger.info("Retiring ACP process: %s", reason)
         timeout = self._timeout if timeout is None else timeout
         self._drain_scope.deadline = min(self._drain_scope.deadline, anyio.current_time() + timeout)
         self._retired.set()
@@ -306,39 +307,37 @@ class AcpProcess:
 
     @property
     def is_retired(self) -> bool:
-        """Whether it takes no more runs."""
         return self._retired.is_set()
 
-    async def drained(self) -> None:
-        """Wait until it may be ended."""
+    async def wait_drained(self) -> None:
+        """Wait until the process is retired and its runs have finished or timed out."""
         await self._retired.wait()
         with self._drain_scope:
-            while (self._slots_in_use or self._cancelling) and not self._client.is_gone:
+            while (self._slots_in_use or self._cancelling_count) and not self._client.is_closed:
                 self._idle = anyio.Event()
                 await self._idle.wait()
 
     async def _retire_when_idle(self) -> None:
-        """Go when there was no run for long."""
         while True:
-            silent = time.monotonic() - self._last_run
-            if self._slots_in_use or self._cancelling:
+            idle_time = time.monotonic() - self._last_run_at
+            if self._slots_in_use or self._cancelling_count:
                 await anyio.sleep(self._max_idle)
-            elif silent < self._max_idle:
-                await anyio.sleep(self._max_idle - silent)
+            elif idle_time < self._max_idle:
+                await anyio.sleep(self._max_idle - idle_time)
             else:
                 self.retired_idle = True
-                self.retire("nobody needs it")
+                self.retire("idle")
                 return
 
-    async def _retire_when_gone(self) -> None:
-        await self._client.wait_gone()
-        self.retire("it is gone", 0)
+    async def _retire_when_exited(self) -> None:
+        await self._client.wait_closed()
+        self.retire("exited", 0)
         self._idle.set()
 
 
 @dataclass(frozen=True)
 class AcpSlot:
-    """The right to one run."""
+    """An acquired slot: the right to one run in a process."""
 
     process: AcpProcess
 

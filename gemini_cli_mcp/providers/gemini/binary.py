@@ -1,7 +1,7 @@
-"""Find the `gemini` binary, also where desktop apps miss it, and know what it is.
+"""Find the `gemini` binary, even where desktop apps do not look, and identify it.
 
-No process is started for that: an official CLI is recognised by its real path lying in
-an `@google/gemini-cli` package, whose package.json tells the version.
+No process is started: an official CLI is recognized by its real path inside an
+`@google/gemini-cli` package, whose package.json holds the version.
 """
 
 import json
@@ -15,24 +15,23 @@ from pathlib import Path
 from gemini_cli_mcp.errors import CliNotFound
 
 DESKTOP_APP_PATH = os.pathsep.join(("/usr/bin", "/bin", "/usr/sbin", "/sbin"))
-"""What a desktop app has, where a terminal has all that the shell's files add."""
+"""PATH of a desktop app, without the folders that shell startup files add in a terminal."""
 MIN_VERSION = (0, 39, 1)
-"""Older ones trust the settings of whatever folder they run in (GHSA-wpqr-6v78-jr5g)."""
+"""Older versions trust the settings of any folder they run in (GHSA-wpqr-6v78-jr5g)."""
 
-
-_SHIM = re.compile(r'"%(?:dp0%|~dp0)\\?([^"]+)"\s+%\*')
-"""The line with which npm's tool for such files ends them."""
+_SHIM_COMMAND = re.compile(r'"%(?:dp0%|~dp0)\\?([^"]+)"\s+%\*')
+"""The last line of a `.cmd` file written by npm's cmd-shim."""
 
 
 @dataclass(frozen=True)
 class GeminiBinary:
-    """A program that takes the part of `gemini`."""
+    """An executable that is run as `gemini`."""
 
     path: Path
     version: str | None
-    """Of the official CLI; None for a wrapper, a stub or whatever else it may be."""
+    """Version of the official CLI; None for anything else, such as a wrapper or a stub."""
     argv: tuple[str, ...]
-    """How it is started."""
+    """Command that starts it."""
 
     @property
     def is_official(self) -> bool:
@@ -40,9 +39,9 @@ class GeminiBinary:
 
 
 def find_gemini(name: str, environ: Mapping[str, str]) -> GeminiBinary:
-    """The binary that GEMINI_MCP_CLI_PATH asks for."""
+    """Return the binary that GEMINI_MCP_CLI_PATH names. Raise CliNotFound if it is not usable."""
     path = _locate(name, environ)
-    script = _script_of_shim(path)
+    script = _shim_script(path)
     version = _official_version((script or path).resolve())
     if version is not None and _version_tuple(version) < MIN_VERSION:
         min_version = ".".join(map(str, MIN_VERSION))
@@ -59,15 +58,15 @@ def find_gemini(name: str, environ: Mapping[str, str]) -> GeminiBinary:
     )
 
 
-def _script_of_shim(path: Path) -> Path | None:
-    """The script that npm's `.cmd` file on Windows runs.
+def _shim_script(path: Path) -> Path | None:
+    """Return the script that npm's `.cmd` file on Windows runs.
 
-    Not the file itself: it needs a shell, which would read our arguments once more.
+    The `.cmd` file itself needs a shell, which would parse our arguments a second time.
     """
     if path.suffix.lower() not in (".cmd", ".bat"):
         return None
     try:
-        match = _SHIM.search(path.read_text(encoding="utf-8", errors="replace"))
+        match = _SHIM_COMMAND.search(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
     return path.parent.joinpath(*match[1].split("\\")) if match else None
@@ -75,75 +74,81 @@ def _script_of_shim(path: Path) -> Path | None:
 
 def _locate(name: str, environ: Mapping[str, str]) -> Path:
     if Path(name).name != name:
-        path = Path(os.path.expanduser(name)).absolute()  # noqa: PTH111 - Path's raises
-        if not os.path.isfile(path):  # noqa: PTH113 - Path's raises
-            raise CliNotFound(f"There is no file {path} (GEMINI_MCP_CLI_PATH).")
+        path = Path(os.path.expanduser(name)).absolute()  # noqa: PTH111 - Path.expanduser raises
+        if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises
+            raise CliNotFound(
+                f"{path} (GEMINI_MCP_CLI_PATH) does not exist or is not a regular file."
+            )
         if not os.access(path, os.X_OK):
             raise CliNotFound(f"{path} (GEMINI_MCP_CLI_PATH) is not executable.")
         return path
-    program = shutil.which(name, path=search_path(environ))
-    if program is None:
-        raise CliNotFound(f"The `{name}` CLI is neither on PATH nor in a usual place.")
-    return Path(program).absolute()
+    executable = shutil.which(name, path=search_path(environ))
+    if executable is None:
+        raise CliNotFound(f"The `{name}` CLI is neither on PATH nor in a common install location.")
+    return Path(executable).absolute()
 
 
 def search_path(environ: Mapping[str, str]) -> str:
-    """PATH, and behind it the places that desktop apps do not have on theirs."""
+    """Return PATH followed by the install folders that desktop apps lack on theirs."""
     folders = (environ.get("PATH", os.defpath), *map(str, _install_folders(environ)))
     return os.pathsep.join(folders)
 
 
 def child_path(binary: GeminiBinary, environ: Mapping[str, str]) -> str:
-    """The PATH to run it with.
+    """Return the PATH to run the binary with.
 
-    `#!/usr/bin/env node`: that mostly lies beside gemini, but not on a desktop app's PATH.
+    Its shebang is `#!/usr/bin/env node`, and node is usually in the same folder as gemini but
+    not on a desktop app's PATH.
     """
     return f"{binary.path.parent}{os.pathsep}{search_path(environ)}"
 
 
 def find_node(binary: GeminiBinary, environ: Mapping[str, str]) -> str | None:
-    """The `node` that it would run on."""
+    """Return the `node` that the binary would run on."""
     return shutil.which("node", path=child_path(binary, environ))
 
 
 def desktop_app_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """What is left of an environment in an app that no shell has started."""
-    kept = ("HOME", "APPDATA", "LOCALAPPDATA", "USERPROFILE")
-    return {"PATH": DESKTOP_APP_PATH, **{name: environ[name] for name in kept if name in environ}}
+    """Reduce an environment to what a desktop app, not started from a shell, would have."""
+    inherited = ("HOME", "APPDATA", "LOCALAPPDATA", "USERPROFILE")
+    return {
+        "PATH": DESKTOP_APP_PATH,
+        **{name: environ[name] for name in inherited if name in environ},
+    }
 
 
 def _install_folders(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where npm, version managers and package managers put binaries, best guess first."""
+    """Yield where npm, version managers and package managers install binaries, likeliest first."""
     home = Path(environ.get("HOME") or Path.home())
 
-    def folder(variable: str, default: str) -> Path:
+    def folder_from(variable: str, default: str) -> Path:
         return Path(environ.get(variable) or home / default)
 
-    yield folder("NPM_CONFIG_PREFIX", ".npm-global") / "bin"
+    yield folder_from("NPM_CONFIG_PREFIX", ".npm-global") / "bin"
     yield home / ".local/bin"
     yield Path("/usr/local/bin")
     yield Path("/opt/homebrew/bin")
     yield Path("/home/linuxbrew/.linuxbrew/bin")
-    yield folder("VOLTA_HOME", ".volta") / "bin"
-    yield folder("PNPM_HOME", ".local/share/pnpm")
+    yield folder_from("VOLTA_HOME", ".volta") / "bin"
+    yield folder_from("PNPM_HOME", ".local/share/pnpm")
     yield home / "Library/pnpm"
-    yield folder("BUN_INSTALL", ".bun") / "bin"
-    yield folder("APPDATA", "AppData/Roaming") / "npm"
-    yield from _newest_first(folder("NVM_DIR", ".nvm") / "versions/node", "bin")
+    yield folder_from("BUN_INSTALL", ".bun") / "bin"
+    yield folder_from("APPDATA", "AppData/Roaming") / "npm"
+    yield from _version_folders(folder_from("NVM_DIR", ".nvm") / "versions/node", "bin")
     for fnm in (
-        folder("FNM_DIR", ".local/share/fnm"),
+        folder_from("FNM_DIR", ".local/share/fnm"),
         home / "Library/Application Support/fnm",
         home / ".fnm",
     ):
-        yield from _newest_first(fnm / "node-versions", "installation/bin")
+        yield from _version_folders(fnm / "node-versions", "installation/bin")
 
 
-def _newest_first(versions: Path, below: str) -> list[Path]:
+def _version_folders(versions: Path, subfolder: str) -> list[Path]:
     try:
         names = sorted((path.name for path in versions.iterdir()), key=_version_tuple, reverse=True)
     except OSError:
         return []
-    return [versions / name / below for name in names]
+    return [versions / name / subfolder for name in names]
 
 
 def _official_version(real_path: Path) -> str | None:
@@ -158,6 +163,6 @@ def _official_version(real_path: Path) -> str | None:
 
 
 def _version_tuple(version: str) -> tuple[int, ...]:
-    """The leading numbers of `v1.22.3` or `0.61.0-preview.1`, to compare versions by."""
+    """Return the release numbers of `v1.22.3` or `0.61.0-preview.1` for comparison."""
     release = version.removeprefix("v").partition("-")[0]
     return tuple(int(part) if part.isdecimal() else 0 for part in release.split("."))

@@ -1,6 +1,6 @@
-"""Ask the official `gemini` CLI: in a warm process where one is ready, else one for the run.
+"""Run prompts with the official `gemini` CLI, in a shared ACP process or a standalone one.
 
-A process of its own gets the prompt by stdin and tells its events by stdout.
+A standalone process serves one run: it reads the prompt from stdin and writes events to stdout.
 """
 
 import errno
@@ -18,7 +18,7 @@ from gemini_cli_mcp import prompts
 from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, GeminiMcpError, InvalidInput
 from gemini_cli_mcp.process.run import run
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
-from gemini_cli_mcp.providers.gemini.acp_client import AgentGone
+from gemini_cli_mcp.providers.gemini.acp_client import AgentUnavailable
 from gemini_cli_mcp.providers.gemini.acp_pool import AcpPool
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path, find_gemini
 from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL, EventLog
@@ -43,13 +43,13 @@ from gemini_cli_mcp.workspace import Workspace
 logger = logging.getLogger(__name__)
 
 MAX_ACP_ATTEMPTS = 2
-"""How often a run is tried in warm processes; one that ends each of them runs alone then."""
+"""Attempts in ACP processes before a run falls back to a standalone process."""
 NO_SIGN_IN_EXIT_CODE = 41
-"""The CLI's exit code when it found none; a refused one ends otherwise."""
+"""The CLI's exit code if it finds no sign-in; a rejected sign-in exits differently."""
 
 
 class GeminiCliProvider:
-    """The provider `gemini`."""
+    """The `gemini` provider."""
 
     name = "gemini"
     evidence: Evidence = "ledger"
@@ -66,7 +66,7 @@ class GeminiCliProvider:
         *,
         warm: bool | GroundingOptions = False,
     ) -> None:
-        """With `warm`, processes can be kept ready: for research, or for such searches."""
+        """With `warm`, keep ACP processes for research, or for searches with the given options."""
         self.configured_model = settings.model
         self._settings = settings
         self._workspace = workspace
@@ -80,44 +80,44 @@ class GeminiCliProvider:
             _grounded_profile(warm) if isinstance(warm, GroundingOptions) else self._search_profile
         )
         self._pool = AcpPool(settings, workspace, environ, profile, limiter) if warm else None
-        self._model_flag_only: set[Path] = set()
-        """Binaries that know no other flag than `--model`."""
-        self._unusable_sign_ins: set[SignIn] = set()
-        """Ways to sign in that turned out to be none: a .env without a key in it."""
+        self._model_flag_only_binaries: set[Path] = set()
+        """Binaries that support no flag except `--model`."""
+        self._missing_sign_ins: set[SignIn] = set()
+        """Sign-ins that turned out not to exist, such as a .env file without a key."""
 
     async def ask(self, prompt: str, progress: ProgressCallback, file: Path | None = None) -> Reply:
-        """Answer the prompt, with web search at hand.
+        """Answer the prompt with web search available.
 
-        With `file` the run is a correction: no tools, the correction model, and the folder
-        of that file to run in, so that `@name` in the prompt inlines it.
+        With `file` the run is a correction: it has no tools, uses the correction model, and runs
+        in the folder of that file, so that `@name` in the prompt inlines it.
         """
         if file:
-            breaker = self._breaker_key(self._correction_profile)
+            quota_key = self._require_quota(self._correction_profile)
             async with self._limiter.acquire(progress):
-                with self._breakers.guard(breaker):
-                    result = await self._run_signed_in(
+                with self._breakers.guard(quota_key):
+                    result = await self._run_standalone(
                         self._correction_profile, prompt, progress, file
                     )
                 return result.reply
-        return (await self._run_warm_or_cold(self._search_profile, prompt, progress)).reply
+        return (await self._run_shared_or_standalone(self._search_profile, prompt, progress)).reply
 
     @property
     def has_ready_process(self) -> bool:
-        """Whether a search would find a process that is ready."""
+        """Whether an ACP process is ready for a search."""
         return self._pool is not None and self._pool.is_ready
 
     async def run_pool(self) -> None:
-        """Keep processes ready for searches, until cancelled."""
+        """Keep ACP processes ready until cancelled."""
         if self._pool:
             await self._pool.run()
 
     async def grounded_search(
         self, query: str, options: GroundingOptions, progress: ProgressCallback
     ) -> Reply:
-        """Let the CLI make one search, which is a request of its own with no other tool.
+        """Have the CLI run one search, a separate API request without other tools.
 
-        What the model makes of it does not matter; nor if it fails in that, as long as the CLI
-        still writes down what it saw.
+        The main model's answer is not used, and the run may even fail as long as the CLI has
+        recorded the search results.
         """
         if options.model != "flash" and is_model_alias(options.model):
             raise InvalidInput(
@@ -127,14 +127,14 @@ class GeminiCliProvider:
         prompt = prompts.render(
             "grounded-prompt", query=query, mark=secrets.token_hex(4), tool=SEARCH_TOOL
         )
-        result = await self._run_warm_or_cold(
+        result = await self._run_shared_or_standalone(
             _grounded_profile(options), prompt, progress, accept_failed_with_sources=True
         )
         reply = result.reply
-        searcher = result.events.other_model(reply.model)
-        return replace(reply, model=searcher if options.model == "flash" else options.model)
+        search_model = result.events.helper_model(reply.model)
+        return replace(reply, model=search_model if options.model == "flash" else options.model)
 
-    async def _run_warm_or_cold(
+    async def _run_shared_or_standalone(
         self,
         profile: Profile,
         prompt: str,
@@ -142,34 +142,34 @@ class GeminiCliProvider:
         *,
         accept_failed_with_sources: bool = False,
     ) -> RunResult:
-        """A run in a warm process where one is ready, else in one of its own.
+        """Run in an ACP process if the limiter assigns one, otherwise in a standalone process.
 
-        One that a warm process took down with it is made again: the caller sees nothing of that.
+        A run that fails because its ACP process exits is repeated transparently.
         """
         pool = self._pool if self._pool and self._pool.profile == profile else None
-        breaker = self._breaker_key(profile)
+        quota_key = self._require_quota(profile)
         for attempt in range(MAX_ACP_ATTEMPTS + 1):
             find_slot = pool.find_slot if pool and attempt < MAX_ACP_ATTEMPTS else None
             async with self._limiter.acquire(progress, find_slot) as slot:
                 if slot is None:
-                    with self._breakers.guard(breaker):
-                        return await self._run_signed_in(
+                    with self._breakers.guard(quota_key):
+                        return await self._run_standalone(
                             profile,
                             prompt,
                             progress,
                             accept_failed_with_sources=accept_failed_with_sources,
                         )
-                with suppress(AgentGone), self._breakers.guard(breaker):
+                with suppress(AgentUnavailable), self._breakers.guard(quota_key):
                     result = await slot.run(prompt, progress)
                     if error := self._failure(
                         result, accept_failed_with_sources=accept_failed_with_sources
                     ):
                         raise error
                     return result
-            logger.info("A warm gemini was lost: its search is made again")
-        raise AssertionError("the last try is a run of its own")
+            logger.info("ACP process lost: repeating its run")
+        raise AssertionError("the last attempt is a standalone run")
 
-    async def _run_signed_in(
+    async def _run_standalone(
         self,
         profile: Profile,
         prompt: str,
@@ -178,16 +178,21 @@ class GeminiCliProvider:
         *,
         accept_failed_with_sources: bool = False,
     ) -> RunResult:
-        """A run that did not fail; with `searched`, one that found something before it did."""
+        """Run in a new process, trying each sign-in in turn.
+
+        With `accept_failed_with_sources`, a failed run that found sources counts as a success.
+        """
         binary = find_gemini(self._settings.cli_path, self._environ)
         progress("starting gemini")
-        # Looked up for every call: whoever is told to sign in need not start us again.
+        # Look up for every call, so that the user can sign in without restarting the server.
         sign_ins = available_sign_ins(self._environ)
-        for sign_in in [way for way in sign_ins if way not in self._unusable_sign_ins] or sign_ins:
+        for sign_in in [
+            item for item in sign_ins if item not in self._missing_sign_ins
+        ] or sign_ins:
             with self._workspace.os_errors_as_config_error():
                 home = prepare_home(self._workspace, profile, sign_in, self._settings.limits)
             cwd = file.parent if file else home.working_folder
-            result = await self._run(binary, profile, home, cwd, prompt, progress)
+            result = await self._run_binary(binary, profile, home, cwd, prompt, progress)
             error = self._failure(result, accept_failed_with_sources=accept_failed_with_sources)
             if error is None:
                 if self._pool:
@@ -195,16 +200,16 @@ class GeminiCliProvider:
                 return result
             if result.completed.exit_code != NO_SIGN_IN_EXIT_CODE or sign_in == sign_ins[-1]:
                 raise error
-            self._unusable_sign_ins.add(sign_in)
-        raise AssertionError("the last way to sign in returns or raises")
+            self._missing_sign_ins.add(sign_in)
+        raise AssertionError("the last sign-in returns or raises")
 
-    def _breaker_key(self, profile: Profile) -> str:
-        """The name of the quota that a run uses up; whoever has none is told before it waits."""
+    def _require_quota(self, profile: Profile) -> str:
+        """Return the key of the run's quota; raise before queueing if that quota is exhausted."""
         sign_in = next(iter(available_sign_ins(self._environ)), None)
-        keys = [self._environ.get(key) for key in ("GEMINI_API_KEY", "GOOGLE_API_KEY")]
-        name = breaker_key("gemini", sign_in, *keys, profile.model)
-        self._breakers.raise_if_open(name)
-        return name
+        api_keys = [self._environ.get(name) for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY")]
+        quota_key = breaker_key("gemini", sign_in, *api_keys, profile.model)
+        self._breakers.raise_if_open(quota_key)
+        return quota_key
 
     def _failure(
         self, result: RunResult, *, accept_failed_with_sources: bool
@@ -215,7 +220,7 @@ class GeminiCliProvider:
             else result.failure(self._secrets)
         )
 
-    async def _run(
+    async def _run_binary(
         self,
         binary: GeminiBinary,
         profile: Profile,
@@ -224,16 +229,16 @@ class GeminiCliProvider:
         prompt: str,
         progress: ProgressCallback,
     ) -> RunResult:
-        """Run the binary; once more with fewer flags if it does not know them."""
-        model = ["--model", profile.model] if profile.model else []
-        if binary.path not in self._model_flag_only:
-            flags = ["--output-format", "stream-json", *model]
+        """Run the binary; retry with `--model` alone if it rejects our other flags."""
+        model_flags = ["--model", profile.model] if profile.model else []
+        if binary.path not in self._model_flag_only_binaries:
+            flags = ["--output-format", "stream-json", *model_flags]
             result = await self._run_once(binary, flags, home, cwd, prompt, progress)
             if binary.is_official or not is_usage_error(result.completed, result.events):
                 return result
-            self._model_flag_only.add(binary.path)
-            logger.info("%s does not know our flags: --model alone from now on", binary.path)
-        return await self._run_once(binary, model, home, cwd, prompt, progress)
+            self._model_flag_only_binaries.add(binary.path)
+            logger.info("%s does not support our flags; using only --model", binary.path)
+        return await self._run_once(binary, model_flags, home, cwd, prompt, progress)
 
     async def _run_once(
         self,
@@ -247,8 +252,8 @@ class GeminiCliProvider:
         argv = [*binary.argv, *flags]
         events = EventLog(progress, self._settings.limits, self._secrets)
         record = telemetry = None
-        with home.temporary_folder() as temp:
-            env = home.environment(self._environ, temp, self._settings.pass_env)
+        with home.temporary_folder() as temp_folder:
+            env = home.environment(self._environ, temp_folder, self._settings.pass_env)
             env["PATH"] = child_path(binary, self._environ)
             try:
                 completed = await run(
@@ -258,16 +263,18 @@ class GeminiCliProvider:
                     cwd=cwd,
                     on_line=events.feed_line,
                     idle_timeout=lambda: events.idle_limit,
-                    # The caller's own deadline comes before this one.
+                    # An upper bound only: the caller's own deadline expires first.
                     timeout=max(self._settings.timeout, self._settings.round_timeout),
                     scratch=self._workspace.root(),
                 )
-                if session := events.session_id:
-                    record = read_and_delete_record(home.path, session, official=binary.is_official)
+                if session_id := events.session_id:
+                    record = read_and_delete_record(
+                        home.path, session_id, official=binary.is_official
+                    )
                     recorded = record.searches if record else ()
-                    # In a thread: after fifty turns it has many megabytes.
+                    # In a thread: after fifty turns the file has many megabytes.
                     telemetry = await anyio.to_thread.run_sync(
-                        read_telemetry, home.telemetry_file(temp), session, recorded
+                        read_telemetry, home.telemetry_file(temp_folder), session_id, recorded
                     )
             except OSError as error:
                 message = f"{argv[0]} cannot be run: {error.strerror}."
@@ -275,7 +282,7 @@ class GeminiCliProvider:
                     raise CliNotFound(message) from None
                 raise ExecutionFailed(message) from None
             finally:
-                if events.session_id and record is None:  # it is not left, however that ended
+                if events.session_id and record is None:  # delete it even if the run failed
                     read_and_delete_record(home.path, events.session_id)
         return RunResult(completed, events, record, telemetry, binary.is_official)
 

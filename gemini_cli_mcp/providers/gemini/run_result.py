@@ -1,4 +1,4 @@
-"""A run of the CLI that is over, in a process of its own or in a warm one."""
+"""The result of a CLI run, in a standalone process or a shared ACP process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,32 +14,33 @@ from gemini_cli_mcp.providers.gemini.telemetry import Telemetry
 
 @dataclass(frozen=True)
 class RunResult:
-    """How it ended, what it said, and what its telemetry or its record proves."""
+    """How a run ended, its events, and the evidence in its telemetry or session record."""
 
     completed: Completed
     events: EventLog
     record: SessionRecord | None
     telemetry: Telemetry | None = None
     is_official_cli: bool = False
-    """Whether there should have been telemetry."""
+    """Whether telemetry was expected."""
 
     def failure(self, secrets: Sequence[str]) -> GeminiMcpError | None:
-        """Why it failed; None if it did not."""
+        """Return the error of a failed run; None if it succeeded."""
         return classify_failure(self.completed, self.events, secrets)
 
     @property
     def has_sources(self) -> bool:
-        """Whether a search of it came back with sources."""
+        """Whether a search returned sources."""
         reply = self.reply
         return not reply.record_only and any(search.sources for search in reply.searches)
 
     @property
     def reply(self) -> Reply:
-        transcript, record, telemetry = self.events, self.record, self.telemetry
-        if telemetry and len(telemetry.searches) >= len(transcript.searches):  # else it is cut off
+        events, record, telemetry = self.events, self.record, self.telemetry
+        # With fewer searches than the events, the telemetry is cut off.
+        if telemetry and len(telemetry.searches) >= len(events.searches):
             return Reply(
-                transcript.text,
-                telemetry.model or transcript.busiest_model,
+                events.text,
+                telemetry.model or events.busiest_model,
                 "ledger",
                 telemetry.searches,
                 telemetry.fetches,
@@ -47,20 +48,20 @@ class RunResult:
             )
         if record:
             return Reply(
-                transcript.text,
-                record.model or transcript.busiest_model,
+                events.text,
+                record.model or events.busiest_model,
                 "ledger",
                 record.searches,
                 record.fetches,
-                transcript.usage,
+                events.usage,
                 record_only=self.is_official_cli,
             )
-        if transcript.is_stream:
+        if events.is_stream:
             return Reply(
-                transcript.text,
-                transcript.busiest_model,
+                events.text,
+                events.busiest_model,
                 "events",
-                transcript.searches,
-                usage=transcript.usage,
+                events.searches,
+                usage=events.usage,
             )
-        return Reply(transcript.text, None, "none")
+        return Reply(events.text, None, "none")

@@ -1,9 +1,9 @@
-"""The official CLI's own telemetry: what its searches and fetches really returned.
+"""Read the official CLI's telemetry, which proves what its searches and fetches returned.
 
-The CLI writes the API's answers into a private file of ours, grounding metadata and retrieved
-addresses as structured data. No query, page or model text can forge that: they are strings in it.
-The file is a row of JSON objects; it is complete when the process has ended well, and up to five
-seconds late in one that goes on (measured on 0.61, not configurable).
+The CLI writes the API's responses to a private file of ours, with grounding metadata and retrieved
+URLs as structured data. Queries, pages and model text cannot forge these, because they appear only
+inside JSON strings. The file is a sequence of JSON objects; it is complete once the process has
+exited normally, and up to five seconds late while it runs (measured on 0.61, not configurable).
 """
 
 import codecs
@@ -17,7 +17,7 @@ from html import escape, unescape
 from pathlib import Path
 
 from gemini_cli_mcp.json_values import JsonObject, int_or_zero, list_or_empty, object_or_empty
-from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL, fetched_urls
+from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL, requested_urls
 from gemini_cli_mcp.providers.grounding_metadata import (
     first_candidate,
     recorded_fetches,
@@ -26,9 +26,9 @@ from gemini_cli_mcp.providers.grounding_metadata import (
 from gemini_cli_mcp.types import RecordedFetch, RecordedSearch, Source, Usage
 
 MAX_FILE_BYTES = 256 << 20
-"""Bytes of it that are read; a run has some hundred thousand, one of fifty turns many millions:
-every request holds the whole conversation."""
-READ_BYTES = 4 << 20
+"""Maximum bytes read from a file. A run writes a few hundred thousand, one with fifty turns many
+millions, because every request contains the whole conversation."""
+READ_CHUNK_BYTES = 4 << 20
 MAX_EVENT_CHARS = 16 << 20
 ENABLED_ENVIRONMENT = {
     "GEMINI_TELEMETRY_ENABLED": "true",
@@ -40,7 +40,7 @@ ENABLED_ENVIRONMENT = {
     "GEMINI_TELEMETRY_OTLP_ENDPOINT": "",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "",
 }
-"""Into our file and nowhere else, whatever a linked .env says."""
+"""Send telemetry only to our file, regardless of a linked .env."""
 DISABLED_ENVIRONMENT = {
     **ENABLED_ENVIRONMENT,
     "GEMINI_TELEMETRY_ENABLED": "false",
@@ -48,29 +48,29 @@ DISABLED_ENVIRONMENT = {
 }
 
 _HELPER_ROLE = "utility_tool"
-_END_EVENTS = ("api_response", "api_error")
+_COMPLETION_EVENTS = ("api_response", "api_error")
 _PAGE_PROMPT_START = (
     "Follow the user's instructions below using the provided webpage content.\n\n"
     "<user_instructions>\n"
 )
-_PAGE = re.compile(r'^<source url="([^"]*)">\n(?!Error: )', re.MULTILINE)
+_PAGE_HEADER = re.compile(r'^<source url="([^"]*)">\n(?!Error: )', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What the telemetry of one session proves."""
+    """The evidence in one session's telemetry."""
 
     searches: tuple[RecordedSearch, ...]
     fetches: tuple[RecordedFetch, ...]
     tool_calls: int
     model: str | None
-    """That wrote the answer."""
+    """The model that wrote the answer."""
     usage: Usage
-    """Of every call to the API, the helpers' included."""
+    """Total of all API calls, including those of the helpers."""
 
 
 class TelemetryFile:
-    """A file that the CLI writes to, read as it grows."""
+    """A telemetry file, read incrementally while the CLI writes to it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -80,13 +80,13 @@ class TelemetryFile:
         self._events: dict[str, list[JsonObject]] = {}
 
     def expect(self, session_id: str) -> None:
-        """Keep what is written of this session from now on."""
+        """Start collecting the events of this session."""
         self._events.setdefault(session_id, [])
 
     def session(self, session_id: str, recorded: Sequence[RecordedSearch] = ()) -> Telemetry | None:
-        """What is known of an expected session by now; None if there is no answer of the API yet.
+        """Return the evidence collected so far; None if there is no complete API response yet.
 
-        `known` are the searches of its record, which tell whose answer is whose.
+        `recorded` holds the searches of the session record, used to match responses to searches.
         """
         for event in self._new_events():
             if (events := self._events.get(str(event.get("session.id")))) is not None:
@@ -94,15 +94,15 @@ class TelemetryFile:
         return summarize(self._events.get(session_id, []), recorded)
 
     def forget(self, session_id: str) -> None:
-        """Drop what is kept of a session."""
+        """Discard the events of this session."""
         self._events.pop(session_id, None)
 
     def clear(self) -> None:
-        """Drop everything that was written so far: it holds whole conversations."""
+        """Truncate the file, because it contains whole conversations."""
         try:
             os.truncate(self._path, 0)
         except OSError:
-            return  # there is none, or it goes with its folder
+            return  # it does not exist, or is deleted with its folder
         self._position, self._unparsed = 0, ""
         self._decoder.reset()
 
@@ -110,14 +110,14 @@ class TelemetryFile:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
-                while self._position < MAX_FILE_BYTES and (read := file.read(READ_BYTES)):
-                    self._position += len(read)
+                while self._position < MAX_FILE_BYTES and (chunk := file.read(READ_CHUNK_BYTES)):
+                    self._position += len(chunk)
                     events, self._unparsed = _parse_events(
-                        self._unparsed + self._decoder.decode(read)
+                        self._unparsed + self._decoder.decode(chunk)
                     )
                     yield from events
                     if len(self._unparsed) > MAX_EVENT_CHARS:
-                        self._position = MAX_FILE_BYTES  # this is no such file
+                        self._position = MAX_FILE_BYTES  # not a telemetry file
         except OSError:
             return
 
@@ -125,7 +125,7 @@ class TelemetryFile:
 def read_telemetry(
     path: Path, session_id: str, recorded: Sequence[RecordedSearch] = ()
 ) -> Telemetry | None:
-    """What the file of a process that has ended proves of its session; None if nothing."""
+    """Return the evidence in the file of an exited process; None if it is incomplete."""
     file = TelemetryFile(path)
     file.expect(session_id)
     return file.session(session_id, recorded)
@@ -134,32 +134,34 @@ def read_telemetry(
 def summarize(
     events: Sequence[JsonObject], recorded: Sequence[RecordedSearch] = ()
 ) -> Telemetry | None:
-    """What these events of one session prove."""
-    responses = [event for event in events if _name(event) == "api_response"]
-    calls = [event for event in events if _name(event) == "tool_call"]
-    answers = list(_helper_answers(events)) if responses else []
-    if not responses or not _is_complete(calls, answers):
+    """Return the evidence in the events of one session; None if they are incomplete."""
+    responses = [event for event in events if _event_name(event) == "api_response"]
+    calls = [event for event in events if _event_name(event) == "tool_call"]
+    helper_responses = list(_pair_helper_calls(events)) if responses else []
+    if not responses or not _is_complete(calls, helper_responses):
         return None
     models = [str(event.get("model")) for event in responses if event.get("role") == "main"]
     return Telemetry(
-        tuple(_searches(calls, answers, recorded)),
-        tuple(_fetches(calls, answers)),
+        tuple(_match_searches(calls, helper_responses, recorded)),
+        tuple(_collect_fetches(calls, helper_responses)),
         len(calls),
         models[-1] if models else None,
-        _usage(responses, len(calls)),
+        _total_usage(responses, len(calls)),
     )
 
 
 def _is_complete(
-    calls: Sequence[JsonObject], helper_answers: Sequence[tuple[str, JsonObject]]
+    calls: Sequence[JsonObject], helper_responses: Sequence[tuple[str, JsonObject]]
 ) -> bool:
-    """Whether every search that succeeded has an answer of the API: else the end is missing, or
-    it is the file of a CLI that writes it in another way."""
-    answers = sum(1 for _, candidate in helper_answers if candidate)
-    return answers >= sum(1 for call in calls if _is_search(call) and _succeeded(call))
+    """Whether every successful search has an API response.
+
+    If not, the end of the file is missing, or this CLI version uses another format.
+    """
+    response_count = sum(1 for _, candidate in helper_responses if candidate)
+    return response_count >= sum(1 for call in calls if _is_search_call(call) and _succeeded(call))
 
 
-def _is_search(call: JsonObject) -> bool:
+def _is_search_call(call: JsonObject) -> bool:
     return call.get("function_name") == SEARCH_TOOL
 
 
@@ -167,14 +169,17 @@ def _query(call: JsonObject) -> str:
     return str(_arguments(call).get("query", ""))
 
 
-def _searches(
+def _match_searches(
     calls: Sequence[JsonObject],
-    helper_answers: Sequence[tuple[str, JsonObject]],
+    helper_responses: Sequence[tuple[str, JsonObject]],
     recorded: Sequence[RecordedSearch],
 ) -> Iterator[RecordedSearch]:
-    """One for each call of the tool. Its sources are those of an answer of the API; which answer
-    is its own, the session record tells where it has the same sources, else the request."""
-    unassigned = list(helper_answers)
+    """Yield one search per tool call, with the sources of its API response.
+
+    A response is matched to a call by the session record if that lists the same sources,
+    otherwise by its request.
+    """
+    unassigned = list(helper_responses)
     recorded_urls: dict[str, list[list[str]]] = {}
     for search in recorded:
         if search.sources:
@@ -182,21 +187,21 @@ def _searches(
                 [source.url for source in search.sources]
             )
     for call in calls:
-        if not _is_search(call):
+        if not _is_search_call(call):
             continue
         query = _query(call)
         if not _succeeded(call):
-            yield RecordedSearch(query, error=_error(call))
+            yield RecordedSearch(query, error=_error_message(call))
             continue
         match = next(
             (item for item in unassigned if _urls(item[1]) in recorded_urls.get(query, [])), None
         )
-        if match is None:  # the record does not tell
-            others = [
+        if match is None:  # no match in the session record
+            other_urls = [
                 urls for name in recorded_urls if name != query for urls in recorded_urls[name]
             ]
-            free = [item for item in unassigned if _urls(item[1]) not in others]
-            match = next((item for item in free if item[0] == query), None)
+            candidates = [item for item in unassigned if _urls(item[1]) not in other_urls]
+            match = next((item for item in candidates if item[0] == query), None)
         if match:
             unassigned.remove(match)
         yield recorded_search(match[1], query) if match else RecordedSearch(query)
@@ -206,73 +211,77 @@ def _urls(candidate: JsonObject) -> list[str]:
     return [source.url for source in recorded_search(candidate).sources]
 
 
-def _fetches(
-    calls: Sequence[JsonObject], helper_answers: Sequence[tuple[str, JsonObject]]
+def _collect_fetches(
+    calls: Sequence[JsonObject], helper_responses: Sequence[tuple[str, JsonObject]]
 ) -> Iterator[RecordedFetch]:
     fetch_calls = [call for call in calls if call.get("function_name") == FETCH_TOOL]
-    queries = {_query(call) for call in calls if _is_search(call)}
+    queries = {_query(call) for call in calls if _is_search_call(call)}
     for call in fetch_calls:
         if not _succeeded(call):
-            yield RecordedFetch(error=_error(call))
-    for request, candidate in helper_answers:
+            yield RecordedFetch(error=_error_message(call))
+    for request, candidate in helper_responses:
         yield from recorded_fetches(candidate)
-        # The CLI reads a page itself where the API cannot, and hands it to its helper.
+        # If the API cannot read a page, the CLI fetches it and passes it to its helper.
         for call in fetch_calls:
-            if request in queries or not _succeeded(call) or not _passes_pages_of(request, call):
+            if request in queries or not _succeeded(call) or not _is_page_prompt_for(request, call):
                 continue
-            requested = fetched_urls(_arguments(call))
-            read = [unescape(url) for url in _PAGE.findall(request)]
-            if pages := tuple(Source(url, "") for url in read if url in requested):
+            requested = requested_urls(_arguments(call))
+            read_urls = [unescape(url) for url in _PAGE_HEADER.findall(request)]
+            if pages := tuple(Source(url, "") for url in read_urls if url in requested):
                 yield RecordedFetch(pages=pages)
 
 
-def _passes_pages_of(request: str, call: JsonObject) -> bool:
-    """Whether this is how the CLI gives the pages that it has read for a fetch to its helper."""
+def _is_page_prompt_for(request: str, call: JsonObject) -> bool:
+    """Whether the request passes the pages that the CLI fetched for this call to its helper."""
     instructions = escape(str(_arguments(call).get("prompt", ""))).replace("&#x27;", "&apos;")
     return request.startswith(f"{_PAGE_PROMPT_START}{instructions}\n</user_instructions>\n")
 
 
-def _helper_answers(events: Sequence[JsonObject]) -> Iterator[tuple[str, JsonObject]]:
-    """What the tools' own calls to the API were asked and answered.
+def _pair_helper_calls(events: Sequence[JsonObject]) -> Iterator[tuple[str, JsonObject]]:
+    """Yield the request text and the response candidate of each API call made by a tool.
 
-    Nothing but time connects the two: an answer, or an error, began when its request was made,
-    which is its own time less its duration. So they are put in order by that.
+    Requests and responses are linked only by time: a response, or an error, started when its
+    request was sent, which is its timestamp minus its duration. Both are sorted by that time.
     """
     helpers = [event for event in events if event.get("role") == _HELPER_ROLE]
     requests = sorted(
-        (event for event in helpers if _name(event) == "api_request"), key=_milliseconds
+        (event for event in helpers if _event_name(event) == "api_request"), key=_timestamp_ms
     )
-    ends = sorted((event for event in helpers if _name(event) in _END_EVENTS), key=_started_at)
+    completions = sorted(
+        (event for event in helpers if _event_name(event) in _COMPLETION_EVENTS), key=_start_ms
+    )
     if not requests:
         return
-    if len(requests) != len(ends):  # some are missing: by the nearest
-        waiting, requests = requests, list[JsonObject]()
-        for end in ends:
-            began = _started_at(end)
-            nearest = min(waiting, key=lambda request: abs(_milliseconds(request) - began))
+    if len(requests) != len(completions):  # some are missing: match the nearest in time
+        unmatched, requests = requests, list[JsonObject]()
+        for completion in completions:
+            start_ms = _start_ms(completion)
+            nearest = min(unmatched, key=lambda request: abs(_timestamp_ms(request) - start_ms))
             requests.append(nearest)
-            waiting = [request for request in waiting if request is not nearest] or [nearest]
-    for request, end in zip(requests, ends, strict=True):
-        if _name(end) == "api_response":
+            unmatched = [request for request in unmatched if request is not nearest] or [nearest]
+    for request, completion in zip(requests, completions, strict=True):
+        if _event_name(completion) == "api_response":
             yield (
                 _request_text(request),
-                first_candidate(object_or_empty(_json(end.get("response_text")))),
+                first_candidate(object_or_empty(_parse_json(completion.get("response_text")))),
             )
 
 
-def _started_at(end: JsonObject) -> float:
-    return _milliseconds(end) - int_or_zero(end.get("duration_ms"))
+def _start_ms(completion: JsonObject) -> float:
+    return _timestamp_ms(completion) - int_or_zero(completion.get("duration_ms"))
 
 
 def _request_text(request: JsonObject) -> str:
-    """The text of a helper's one message."""
-    message = object_or_empty(next(iter(list_or_empty(_json(request.get("request_text")))), None))
+    """Return the text of a helper request, which has a single message."""
+    message = object_or_empty(
+        next(iter(list_or_empty(_parse_json(request.get("request_text")))), None)
+    )
     return "".join(
         str(object_or_empty(part).get("text") or "") for part in list_or_empty(message.get("parts"))
     )
 
 
-def _usage(responses: Sequence[JsonObject], tool_calls: int) -> Usage:
+def _total_usage(responses: Sequence[JsonObject], tool_calls: int) -> Usage:
     def total(name: str) -> int:
         return sum(int_or_zero(event.get(f"{name}_token_count")) for event in responses)
 
@@ -285,27 +294,27 @@ def _succeeded(call: JsonObject) -> bool:
     return call.get("success") is True
 
 
-def _error(call: JsonObject) -> str:
-    return str(call.get("error.message") or call.get("error") or "it failed")
+def _error_message(call: JsonObject) -> str:
+    return str(call.get("error.message") or call.get("error") or "unknown error")
 
 
 def _arguments(call: JsonObject) -> JsonObject:
-    return object_or_empty(_json(call.get("function_args")))
+    return object_or_empty(_parse_json(call.get("function_args")))
 
 
-def _milliseconds(event: JsonObject) -> float:
+def _timestamp_ms(event: JsonObject) -> float:
     try:
-        written = str(event.get("event.timestamp")).replace("Z", "+00:00")
-        return datetime.fromisoformat(written).timestamp() * 1000
+        timestamp = str(event.get("event.timestamp")).replace("Z", "+00:00")
+        return datetime.fromisoformat(timestamp).timestamp() * 1000
     except ValueError:
         return 0.0
 
 
-def _name(event: JsonObject) -> str:
+def _event_name(event: JsonObject) -> str:
     return str(event.get("event.name")).removeprefix("gemini_cli.")
 
 
-def _json(text: object) -> object:
+def _parse_json(text: object) -> object:
     try:
         return json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -313,24 +322,24 @@ def _json(text: object) -> object:
 
 
 def _parse_events(text: str) -> tuple[list[JsonObject], str]:
-    """The attributes of all objects that are complete, and what is left."""
+    """Return the attributes of all complete events, and the unparsed rest."""
     decoder = json.JSONDecoder()
     events: list[JsonObject] = []
-    at = 0
-    while (at := _skip_blanks(text, at)) < len(text):
+    offset = 0
+    while (offset := _skip_whitespace(text, offset)) < len(text):
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, offset = decoder.raw_decode(text, offset)
         except (ValueError, RecursionError):
-            break  # the rest of it is still to come
+            break  # the object is not complete yet
         attributes = object_or_empty(object_or_empty(value).get("attributes"))
-        if _name(attributes) in (*_END_EVENTS, "tool_call") or (
-            _name(attributes) == "api_request" and attributes.get("role") == _HELPER_ROLE
+        if _event_name(attributes) in (*_COMPLETION_EVENTS, "tool_call") or (
+            _event_name(attributes) == "api_request" and attributes.get("role") == _HELPER_ROLE
         ):
             events.append(attributes)
-    return events, text[at:]
+    return events, text[offset:]
 
 
-def _skip_blanks(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+def _skip_whitespace(text: str, offset: int) -> int:
+    while offset < len(text) and text[offset].isspace():
+        offset += 1
+    return offset

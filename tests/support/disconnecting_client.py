@@ -10,12 +10,12 @@ import httpx2
 from tests.support import wait_until
 
 
-def leave(
+def post_and_disconnect(
     address: str,
     body: Any,
     until: Callable[[], object] = lambda: True,
     *,
-    heard: bytes = b"",
+    expected_bytes: bytes = b"",
     headers: Mapping[str, str] | None = None,
 ) -> None:
     """Ask, and close the connection when the condition holds and these bytes have come."""
@@ -32,7 +32,7 @@ def leave(
         raw.sendall("\r\n".join([*lines, "", ""]).encode() + content)
         wait_until(until)
         answer = b""
-        while heard not in answer:
+        while expected_bytes not in answer:
             more = raw.recv(4096)
             assert more, "the answer ended"
             answer += more

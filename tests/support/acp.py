@@ -21,11 +21,11 @@ from tests.support import QUESTION, Result, Stub, eventually
 class SharedSlotsFirst(RunLimiter):
     """So that a test need not take all other places first to have a run in a warm process."""
 
-    def _free_slot(self, find_slot: FindSlot | None) -> Any:
+    def _free_slot(self, find_slot: FindSlot[Any] | None) -> Any:
         return (find_slot() if find_slot else None) or super()._free_slot(None)
 
 
-class WarmProgram:
+class AcpProgram:
     """Searches of one program."""
 
     def __init__(
@@ -44,21 +44,23 @@ class WarmProgram:
 
     def pids(self) -> list[int]:
         """The warm processes of this program."""
-        return warm_processes(self.stub)
+        return acp_pids(self.stub)
 
     @property
-    def is_warm(self) -> bool:
+    def has_ready_process(self) -> bool:
         """Whether the next search finds a process that is ready."""
         return self._provider.has_ready_process
 
-    async def warm(self, but: list[int] | None = None) -> None:
+    async def wait_ready(self, except_pids: list[int] | None = None) -> None:
         """Wait until a search would be warm, in another process than these."""
-        await eventually(lambda: self.is_warm and set(self.pids()) - set(but or []), 60)
+        await eventually(
+            lambda: self.has_ready_process and set(self.pids()) - set(except_pids or []), 60
+        )
         self.stub.messages.clear()
 
 
 @asynccontextmanager
-async def warm_program(stub: Stub) -> AsyncGenerator[WarmProgram]:
+async def acp_program(stub: Stub) -> AsyncGenerator[AcpProgram]:
     settings = stub.settings
     workspace = Workspace(settings.config_dir)
     providers = ProviderRegistry(settings, workspace, stub.environ, warm=True)
@@ -69,13 +71,13 @@ async def warm_program(stub: Stub) -> AsyncGenerator[WarmProgram]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(providers.run_pools)
             desk = Researcher(providers.configured, workspace, max_cycles=settings.max_cycles)
-            yield WarmProgram(stub, desk, provider, settings)
+            yield AcpProgram(stub, desk, provider, settings)
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()
 
 
-def warm_processes(stub: Stub) -> list[int]:
+def acp_pids(stub: Stub) -> list[int]:
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -13,23 +13,23 @@ import openai
 import pytest
 
 from tests.support import REDIRECT, Stub, wait_until
+from tests.support.cli import run_command_in
+from tests.support.disconnecting_client import post_and_disconnect
 from tests.support.doc_blocks import BLOCKS
 from tests.support.fake_api import SEARCH, FakeApi
-from tests.support.leaving import leave
-from tests.support.marks import needs_real_cli
+from tests.support.matrix import needs_real_cli
 from tests.support.openai_clients import (
     NODE_SDK,
     NodeClient,
     ask_python,
-    environment,
+    gateway_environment,
     running_gateway,
 )
-from tests.support.scripted_upstream import ASKED, Says, ScriptedUpstream, search
-from tests.support.terminal import run_in
+from tests.support.scripted_upstream import SEARCH_QUESTION, ScriptedReply, ScriptedUpstream, search
 
 TOKENS = {"GEMINI_MCP_HTTP_TOKENS": "first-token, second-token"}
 HELLO = [{"role": "user", "content": "Hello!"}]
-SEARCHING = [{"role": "user", "content": ASKED}]
+SEARCHING = [{"role": "user", "content": SEARCH_QUESTION}]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def post(base: str, body: Any, **more: Any) -> httpx2.Response:
 def test_what_is_not_ours_passes_byte_for_byte(
     upstream: ScriptedUpstream, base: str, model: str
 ) -> None:
-    upstream.plays(model, Says("Hi.", headers={"x-ratelimit-remaining-requests": "7"}))
+    upstream.plays(model, ScriptedReply("Hi.", headers={"x-ratelimit-remaining-requests": "7"}))
     odd = {"model": model, "messages": HELLO, "x_unknown": {"深": [1.0, None]}, "seed": 10**30}
 
     answer = post(
@@ -70,7 +70,9 @@ def test_rate_limits_are_told_beside_searches_too(
 ) -> None:
     limits = {"x-ratelimit-remaining-requests": "7"}
     for stream in (False, True):
-        upstream.plays(model, Says(calls=[search("x")]), Says("Hi.", headers=limits))
+        upstream.plays(
+            model, ScriptedReply(calls=[search("x")]), ScriptedReply("Hi.", headers=limits)
+        )
         upstream.scripts[model][0].headers = limits
         answer = post(base, {"model": model, "messages": SEARCHING, "stream": stream})
         assert answer.headers["x-ratelimit-remaining-requests"] == "7"
@@ -81,7 +83,7 @@ def test_errors_pass_with_status_body_and_headers(
 ) -> None:
     for messages in (HELLO, SEARCHING):
         for stream in (False, True):
-            refused = Says(status=418, body=b"<teapot>", headers={"retry-after": "3"})
+            refused = ScriptedReply(status=418, body=b"<teapot>", headers={"retry-after": "3"})
             upstream.plays(model, refused)
             answer = post(base, {"model": model, "messages": messages, "stream": stream})
             told = (answer.status_code, answer.content, answer.headers["retry-after"])
@@ -92,7 +94,7 @@ def test_a_compressed_answer_passes_as_it_is(
     upstream: ScriptedUpstream, base: str, model: str
 ) -> None:
     packed = gzip.compress(b'{"a": 1}')
-    upstream.plays(model, Says(body=packed, headers={"content-encoding": "gzip"}))
+    upstream.plays(model, ScriptedReply(body=packed, headers={"content-encoding": "gzip"}))
 
     answer = post(base, {"model": model, "messages": HELLO}, headers={"accept-encoding": "gzip"})
 
@@ -113,7 +115,7 @@ def test_several_upstreams_share_the_models(upstream: ScriptedUpstream, tmp_path
         {**entry, "id": "two", "models": ["b"], "apiKeyEnv": "NOT_SET"},
         dead,
     ]
-    environ = environment(tmp_path, upstream, upstreams=several)
+    environ = gateway_environment(tmp_path, upstream, upstreams=several)
     with running_gateway(environ) as base:
         listed = httpx2.get(f"{base}/models").json()["data"]
         assert [model["id"] for model in listed] == ["a"]  # the key of the other one is missing
@@ -146,7 +148,7 @@ def test_no_path_leads_elsewhere_at_the_upstream(upstream: ScriptedUpstream, bas
 def test_upstreams_leave_no_cookies_for_others(
     upstream: ScriptedUpstream, base: str, model: str
 ) -> None:
-    upstream.plays(model, Says("Hi.", headers={"set-cookie": "session=alice; Path=/"}))
+    upstream.plays(model, ScriptedReply("Hi.", headers={"set-cookie": "session=alice; Path=/"}))
 
     answers = [post(base, {"model": model, "messages": HELLO}) for _ in range(2)]
 
@@ -155,7 +157,7 @@ def test_upstreams_leave_no_cookies_for_others(
 
 
 def test_headers_pass_as_bytes(upstream: ScriptedUpstream, base: str, model: str) -> None:
-    upstream.plays(model, Says("Hi.", headers={"x-told": "Größe"}))
+    upstream.plays(model, ScriptedReply("Hi.", headers={"x-told": "Größe"}))
     body = {"model": model, "messages": HELLO}
     sent = [
         ("x-title", "Größe".encode("latin-1")),
@@ -169,7 +171,7 @@ def test_headers_pass_as_bytes(upstream: ScriptedUpstream, base: str, model: str
     assert dict(answer.headers.raw)[b"x-told"] == "Größe".encode("latin-1")
     got = upstream.headers[model][0]
     assert (got["x-title"], got.get("x-hop"), got["idempotency-key"]) == ("Größe", None, "2")
-    upstream.plays(model, Says("Hi."))
+    upstream.plays(model, ScriptedReply("Hi."))
     post(base, {**body, "messages": SEARCHING}, headers=sent)
     assert "idempotency-key" not in upstream.headers[model][1]
 
@@ -237,8 +239,8 @@ def test_a_page_of_somebody_else_may_not_come_in(base: str) -> None:
 
 
 def test_tokens(upstream: ScriptedUpstream, tmp_path: Path, model: str) -> None:
-    environ = environment(tmp_path, upstream) | TOKENS
-    upstream.plays(model, Says("Hi."))
+    environ = gateway_environment(tmp_path, upstream) | TOKENS
+    upstream.plays(model, ScriptedReply("Hi."))
     with running_gateway(environ, "--host", "0.0.0.0") as base:
         base = base.replace("0.0.0.0", "127.0.0.1")
         body = {"model": model, "messages": HELLO}
@@ -261,8 +263,8 @@ def test_the_clients_key_is_passed_on_only_if_that_is_wanted(
     upstream: ScriptedUpstream, tmp_path: Path, model: str
 ) -> None:
     entry = {"id": "one", "baseUrl": f"{upstream.address}/v1", "passAuthorization": True}
-    environ = environment(tmp_path, upstream, upstreams=[entry])
-    upstream.plays(model, Says(calls=[search("x")]), Says("Hi."))
+    environ = gateway_environment(tmp_path, upstream, upstreams=[entry])
+    upstream.plays(model, ScriptedReply(calls=[search("x")]), ScriptedReply("Hi."))
     with running_gateway(environ) as base:
         body = {"model": model, "messages": SEARCHING}
         post(base, body, headers={"authorization": "Bearer mine"})
@@ -274,31 +276,33 @@ def test_the_clients_key_is_passed_on_only_if_that_is_wanted(
 
 
 def refusal(environ: dict[str, str], *options: str) -> str:
-    done = run_in(environ, "gateway", "--port", "0", *options)
+    done = run_command_in(environ, "gateway", "--port", "0", *options)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     return done.stderr
 
 
 def test_a_start_that_cannot_be(upstream: ScriptedUpstream, stub: Stub, tmp_path: Path) -> None:
     bare = stub.environ
-    assert "set GEMINI_MCP_UPSTREAM_URL" in refusal(bare)
+    assert "Set GEMINI_MCP_UPSTREAM_URL" in refusal(bare)
     assert "GEMINI_MCP_UPSTREAM_URL='ollama'" in refusal(
         bare | {"GEMINI_MCP_UPSTREAM_URL": "ollama"}
     )
-    environ = environment(tmp_path, upstream)
+    environ = gateway_environment(tmp_path, upstream)
     said = refusal(environ, "--host", "0.0.0.0")
     assert "CONFIG_ERROR" in said and "GEMINI_MCP_HTTP_TOKENS" in said
     odd = refusal(environ | {"GEMINI_MCP_HTTP_TOKENS": "good-token,no good"})
     assert "token 2" in odd and "no good" not in odd
     entry = {"id": "one", "baseUrl": "http://127.0.0.1/v1"}
     for entries, word in (
-        ([entry, entry], "there twice"),
+        ([entry, entry], "must be unique"),
         ([{**entry, "default": True}, {**entry, "id": "b", "default": True}], "more than one"),
         ([{**entry, "surprise": 1}], "gateway.upstreams.0.surprise"),
         ([{**entry, "baseUrl": "ftp://x"}], "gateway.upstreams.0.baseUrl"),
     ):
-        assert word in refusal(environment(tmp_path, upstream, upstreams=entries))
-    passed = environment(tmp_path, upstream, upstreams=[{**entry, "passAuthorization": True}])
+        assert word in refusal(gateway_environment(tmp_path, upstream, upstreams=entries))
+    passed = gateway_environment(
+        tmp_path, upstream, upstreams=[{**entry, "passAuthorization": True}]
+    )
     assert "passAuthorization" in refusal(passed | TOKENS)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -313,10 +317,10 @@ def test_a_slow_search_shows_that_it_lives(
 ) -> None:
     query = f"slow {model}"[:60]
     upstream.engine_delays[query] = 2
-    script = Says(calls=[search(query)])
+    script = ScriptedReply(calls=[search(query)])
     models = [f"{model}-{number}" for number in range(3)]
     for each in models:
-        upstream.plays(each, script, Says("There."))
+        upstream.plays(each, script, ScriptedReply("There."))
     got: dict[str, str] = {}
 
     def of(name: str, ask: Any, each: str) -> None:
@@ -344,7 +348,7 @@ def test_a_slow_upstream_is_waited_for_with_signs_of_life(
     upstream: ScriptedUpstream, quick_base: str, model: str
 ) -> None:
     told = {"error": {"message": "Too late.", "type": "x", "param": None, "code": None}}
-    upstream.plays(model, Says(status=500, body=json.dumps(told).encode(), delay=2))
+    upstream.plays(model, ScriptedReply(status=500, body=json.dumps(told).encode(), delay=2))
 
     answer = post(quick_base, {"model": model, "messages": SEARCHING, "stream": True})
 
@@ -358,10 +362,10 @@ def test_whoever_leaves_ends_the_search(
 ) -> None:
     query = f"left {stream} {model}"[:60]
     upstream.engine_delays[query] = 30
-    upstream.plays(model, Says(calls=[search(query)]))
+    upstream.plays(model, ScriptedReply(calls=[search(query)]))
 
     body = {"model": model, "messages": SEARCHING, "stream": stream}
-    leave(f"{base}/chat/completions", body, lambda: query in upstream.searched)
+    post_and_disconnect(f"{base}/chat/completions", body, lambda: query in upstream.searched)
 
     wait_until(lambda: query in upstream.left)
 
@@ -371,11 +375,15 @@ def test_whoever_leaves_ends_the_search(
 def test_whoever_leaves_ends_the_upstreams_work(
     upstream: ScriptedUpstream, base: str, model: str, stream: bool, messages: Any
 ) -> None:
-    upstream.plays(model, Says("A long story. " * 500, delay=0.0 if stream else 30, pause=0.05))
+    upstream.plays(
+        model, ScriptedReply("A long story. " * 500, delay=0.0 if stream else 30, pause=0.05)
+    )
 
     body = {"model": model, "messages": messages, "stream": stream}
     heard = b"data: " if stream else b""
-    leave(f"{base}/chat/completions", body, lambda: model in upstream.asked, heard=heard)
+    post_and_disconnect(
+        f"{base}/chat/completions", body, lambda: model in upstream.asked, expected_bytes=heard
+    )
 
     wait_until(lambda: model in upstream.left)
 
@@ -383,9 +391,9 @@ def test_whoever_leaves_ends_the_upstreams_work(
 def test_a_gateway_that_is_told_to_end_ends(
     upstream: ScriptedUpstream, tmp_path: Path, model: str
 ) -> None:
-    upstream.plays(model, Says("A long story. " * 500, pause=0.1))
+    upstream.plays(model, ScriptedReply("A long story. " * 500, pause=0.1))
     soon = {"gateway_shutdown_grace": 0.2, "forced_shutdown_delay": 0.2}
-    with running_gateway(environment(tmp_path, upstream), limits=soon) as base:
+    with running_gateway(gateway_environment(tmp_path, upstream), limits=soon) as base:
         thread = threading.Thread(
             target=lambda: ask_python(base, "raw", {"model": model, "messages": SEARCHING})
         )
@@ -403,7 +411,9 @@ def test_the_program_of_the_page_runs(
 ) -> None:
     (block,) = [block for block in BLOCKS if block.language == "python"]
     url = upstream.url_of("Oslo")
-    upstream.plays("gpt-5-mini", Says(calls=[search("Oslo")]), Says(f"Rain, says {url}"))
+    upstream.plays(
+        "gpt-5-mini", ScriptedReply(calls=[search("Oslo")]), ScriptedReply(f"Rain, says {url}")
+    )
 
     exec(block.text.replace("http://127.0.0.1:8399/v1", base))
 
@@ -425,13 +435,17 @@ def test_a_search_by_the_real_cli(
         "GEMINI_MCP_WARM": "1",
         "GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash",
     }
-    upstream.plays(model, Says(calls=[search("blue sky")]), Says(f"Blue, see {url}."))
+    upstream.plays(
+        model, ScriptedReply(calls=[search("blue sky")]), ScriptedReply(f"Blue, see {url}.")
+    )
     with running_gateway(environ) as base:
         for way in ("whole", "helper"):
-            upstream.plays(model, Says(calls=[search("blue sky")]), Says(f"Blue, see {url}."))
+            upstream.plays(
+                model, ScriptedReply(calls=[search("blue sky")]), ScriptedReply(f"Blue, see {url}.")
+            )
             got = ask_python(base, way, {"model": model, "messages": SEARCHING})
             assert got.text == f"Blue, see {url}."
             assert [cited["url_citation"]["url"] for cited in got.annotations] == [url]
         result = json.loads(upstream.asked[model][1]["messages"][-1]["content"])
         assert result["engine"] == "google" and url in [hit["url"] for hit in result["hits"]]
-    assert not real.alive()
+    assert not real.live_pids()

@@ -13,7 +13,7 @@ from gemini_cli_mcp.server.app import McpApp
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import QUESTION, Stub, command
 
-HELLO = {
+INITIALIZE_REQUEST = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
@@ -25,22 +25,22 @@ HELLO = {
 }
 
 
-def calling(tool: str) -> list[str]:
+def tool_call_frames(tool: str) -> list[str]:
     """The frames of a client that calls this tool at once."""
     params = {"name": tool, "arguments": {"query": QUESTION}}
     frames = (
-        HELLO,
+        INITIALIZE_REQUEST,
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params},
     )
     return [json.dumps(frame) for frame in frames]
 
 
-SEARCH = calling("search")
-DEEP_SEARCH = calling("deep_search")
+SEARCH_FRAMES = tool_call_frames("search")
+DEEP_SEARCH_FRAMES = tool_call_frames("deep_search")
 
 
-def start(stub: Stub, *frames: str) -> subprocess.Popen[str]:
+def start_server(stub: Stub, *frames: str) -> subprocess.Popen[str]:
     """A server whose client has just sent these frames."""
     server = subprocess.Popen(
         command(),
@@ -57,7 +57,9 @@ def start(stub: Stub, *frames: str) -> subprocess.Popen[str]:
 
 
 @asynccontextmanager
-async def in_process(stub: Stub, mode: Any = "auto", **options: Any) -> AsyncGenerator[Client]:
+async def in_process_client(
+    stub: Stub, mode: Any = "auto", **options: Any
+) -> AsyncGenerator[Client]:
     """A client of a server in this process: all but the transport is as users have it."""
     server = McpApp(stub.settings, stub.environ, Workspace(stub.config_dir))
     async with Client(server, mode=mode, **options) as client:
@@ -65,7 +67,7 @@ async def in_process(stub: Stub, mode: Any = "auto", **options: Any) -> AsyncGen
 
 
 @asynccontextmanager
-async def connected(stub: Stub, mode: Any = "auto", **options: Any) -> AsyncGenerator[Client]:
+async def stdio_client(stub: Stub, mode: Any = "auto", **options: Any) -> AsyncGenerator[Client]:
     """A client that starts the server over stdio, as users' clients do."""
     program, *arguments = command("serve")
     server = StdioServerParameters(command=program, args=arguments, env=stub.environ)
@@ -73,7 +75,7 @@ async def connected(stub: Stub, mode: Any = "auto", **options: Any) -> AsyncGene
         yield client
 
 
-def payload(result: CallToolResult) -> dict[str, Any]:
+def structured_result(result: CallToolResult) -> dict[str, Any]:
     """The structured content, which the text block must equal."""
     [block] = result.content
     assert block.type == "text"

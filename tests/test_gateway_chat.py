@@ -11,13 +11,13 @@ from tests.support.openai_clients import (
     Ask,
     NodeClient,
     Outcome,
+    ask_over_http,
     ask_python,
-    ask_wire,
 )
 from tests.support.scripted_upstream import (
-    ASKED,
+    SEARCH_QUESTION,
     USAGE,
-    Says,
+    ScriptedReply,
     ScriptedUpstream,
     call,
     search,
@@ -36,7 +36,7 @@ def ask(client: str, node_client: NodeClient | None) -> Ask:
                 pytest.skip("scripts/test installs openai-node where Node is")
             return node_client.ask
         case _:
-            return ask_wire
+            return ask_over_http
 
 
 def with_result(got: Outcome) -> list[Any]:
@@ -44,7 +44,7 @@ def with_result(got: Outcome) -> list[Any]:
     (name, arguments), (call_id,) = got.calls[0], got.ids
     mine = call(name, arguments, call_id)
     return [
-        {"role": "user", "content": ASKED},
+        {"role": "user", "content": SEARCH_QUESTION},
         {"role": "assistant", "content": got.text, "tool_calls": [mine]},
         {"role": "tool", "tool_call_id": call_id, "content": "mine is done"},
     ]
@@ -60,7 +60,9 @@ class Play:
         self._base = base
         self._ask = ask
 
-    def __call__(self, *replies: Says, user: object = ASKED, **request: object) -> Outcome:
+    def __call__(
+        self, *replies: ScriptedReply, user: object = SEARCH_QUESTION, **request: object
+    ) -> Outcome:
         self.upstream.plays(self.model, *replies)
         return self.again(messages=[{"role": "user", "content": user}], **request)
 
@@ -84,14 +86,14 @@ def play(upstream: ScriptedUpstream, base: str, ask: Ask, way: str) -> Play:
 
 
 def test_without_intent_nothing_is_added(play: Play) -> None:
-    got = play(Says("Hello."), user="Hello!")
+    got = play(ScriptedReply("Hello."), user="Hello!")
 
     assert (got.text, got.reason, got.calls) == ("Hello.", "stop", [])
     assert "tools" not in play.bodies[0]
 
 
 def test_the_tool_may_be_left_alone(play: Play) -> None:
-    got = play(Says("I know it."))
+    got = play(ScriptedReply("I know it."))
 
     assert (got.text, got.reason) == ("I know it.", "stop")
     assert [tool["function"]["name"] for tool in play.bodies[0]["tools"]] == ["web_search"]
@@ -101,7 +103,10 @@ def test_the_tool_may_be_left_alone(play: Play) -> None:
 def test_one_search(play: Play) -> None:
     query = f"blue {play.model}"
     url = play.upstream.url_of(query)
-    got = play(Says("Let me see.", [search(query)]), Says(f"天空是蓝的 ({url}), and so on."))
+    got = play(
+        ScriptedReply("Let me see.", [search(query)]),
+        ScriptedReply(f"天空是蓝的 ({url}), and so on."),
+    )
 
     assert got.text == f"Let me see.\n\n天空是蓝的 ({url}), and so on."
     assert (got.reason, got.calls) == ("stop", [])
@@ -122,13 +127,15 @@ def test_one_search(play: Play) -> None:
 
 def test_usage_is_one_and_the_sum(play: Play) -> None:
     options = {} if play.way == "whole" else {"stream_options": {"include_usage": True}}
-    got = play(Says(calls=[search("x")]), Says("Blue."), **options)
+    got = play(ScriptedReply(calls=[search("x")]), ScriptedReply("Blue."), **options)
 
     assert got.usage["total_tokens"] == 2 * USAGE["total_tokens"]
 
 
 def test_two_searches_in_one_turn(play: Play) -> None:
-    got = play(Says(calls=[search("one"), search("two", "call_2")]), Says("Both."))
+    got = play(
+        ScriptedReply(calls=[search("one"), search("two", "call_2")]), ScriptedReply("Both.")
+    )
 
     assert (got.text, got.reason) == ("Both.", "stop")
     assert [result["hits"][0]["title"] for result in play.results()] == ["About one", "About two"]
@@ -137,13 +144,21 @@ def test_two_searches_in_one_turn(play: Play) -> None:
 
 
 def test_a_second_search(play: Play) -> None:
-    got = play(Says(calls=[search("one")]), Says(calls=[search("two")]), Says("Done."))
+    got = play(
+        ScriptedReply(calls=[search("one")]),
+        ScriptedReply(calls=[search("two")]),
+        ScriptedReply("Done."),
+    )
 
     assert (got.text, len(play.bodies), len(play.results())) == ("Done.", 3, 2)
 
 
 def test_a_search_and_then_a_call_of_the_clients(play: Play) -> None:
-    got = play(Says(calls=[search("one")]), Says(calls=[call("mine", '{"a": 1}')]), tools=[MINE])
+    got = play(
+        ScriptedReply(calls=[search("one")]),
+        ScriptedReply(calls=[call("mine", '{"a": 1}')]),
+        tools=[MINE],
+    )
 
     assert (got.calls, got.reason) == ([("mine", '{"a": 1}')], "tool_calls")
     play.again(messages=with_result(got), tools=[MINE])
@@ -156,8 +171,8 @@ def test_a_search_and_then_a_call_of_the_clients(play: Play) -> None:
 @pytest.mark.clients("every")
 def test_a_mixed_turn_loses_nothing(play: Play) -> None:
     got = play(
-        Says("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
-        Says("All there."),
+        ScriptedReply("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
+        ScriptedReply("All there."),
         tools=[MINE],
     )
     assert (got.text, got.calls, got.reason) == ("Both.", [("mine", '{"a": 1}')], "tool_calls")
@@ -173,7 +188,11 @@ def test_a_mixed_turn_loses_nothing(play: Play) -> None:
 
 
 def test_the_same_search_again_ends_in_an_answer(play: Play) -> None:
-    got = play(Says(calls=[search("one")]), Says(calls=[search("one")]), Says("Well then."))
+    got = play(
+        ScriptedReply(calls=[search("one")]),
+        ScriptedReply(calls=[search("one")]),
+        ScriptedReply("Well then."),
+    )
 
     assert (got.text, got.reason) == ("Well then.", "stop")
     assert "tools" not in play.bodies[2] and "tool_choice" not in play.bodies[2]
@@ -182,8 +201,8 @@ def test_the_same_search_again_ends_in_an_answer(play: Play) -> None:
 
 def test_rounds_are_bounded(play: Play) -> None:
     got = play(
-        *[Says(calls=[search(f"{number}")]) for number in range(3)],
-        Says("Enough."),
+        *[ScriptedReply(calls=[search(f"{number}")]) for number in range(3)],
+        ScriptedReply("Enough."),
         tool_choice="required",
     )
 
@@ -197,7 +216,7 @@ def test_rounds_are_bounded(play: Play) -> None:
 
 
 def test_a_model_that_cannot_stop_gets_no_call_of_ours_out(play: Play) -> None:
-    got = play(*[Says(calls=[search(f"{number}")]) for number in range(5)])
+    got = play(*[ScriptedReply(calls=[search(f"{number}")]) for number in range(5)])
 
     assert (got.calls, got.reason, len(play.bodies)) == ([], "stop", 4)
     assert "https://pages.example/0" in got.text
@@ -207,7 +226,7 @@ def test_an_engine_that_fails_is_told_to_the_model(play: Play) -> None:
     query = f"bad {play.model}"[:60]
     play.upstream.engine_failures[query] = (401, {"error": {"code": "1000", "message": "no"}})
 
-    got = play(Says(calls=[search(query)]), Says("I could not search."))
+    got = play(ScriptedReply(calls=[search(query)]), ScriptedReply("I could not search."))
 
     assert got.text == "I could not search."
     assert play.results()[0]["error"]["code"] == "AUTH_ERROR"
@@ -217,20 +236,22 @@ def test_an_engine_that_fails_is_told_to_the_model(play: Play) -> None:
 @pytest.mark.parametrize("status", [429, 500])
 def test_an_upstream_that_refuses_is_passed_on(play: Play, status: int) -> None:
     told = {"error": {"message": "Slow down.", "type": "x", "param": None, "code": "y"}}
-    refused = Says(status=status, body=json.dumps(told).encode(), headers={"retry-after": "7"})
+    refused = ScriptedReply(
+        status=status, body=json.dumps(told).encode(), headers={"retry-after": "7"}
+    )
 
     first = play(refused)
     assert (first.status, "Slow down." in first.message) == (status, True)
 
-    later = play(Says("So.", [search("one")]), refused)
+    later = play(ScriptedReply("So.", [search("one")]), refused)
     assert later.error is not None and "Slow down." in later.message
     assert later.status == (status if play.way == "whole" else None)
 
 
 @pytest.mark.clients("every")
 def test_an_upstream_that_is_cut_off_is_no_success(play: Play) -> None:
-    for user in (ASKED, "Hello!"):
-        got = play(Says("A long answer that never comes to its end.", cut=True), user=user)
+    for user in (SEARCH_QUESTION, "Hello!"):
+        got = play(ScriptedReply("A long answer that never comes to its end.", cut=True), user=user)
         assert got.error is not None, user
 
 
@@ -241,16 +262,21 @@ def test_a_stream_that_ends_without_an_end_is_no_success(play: Play) -> None:
         b'data: {"id":"1","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"A"}}]}'
     )
 
-    assert play(Says(pieces=[begun + b"\n\n"])).error is not None
-    assert play(Says(pieces=[begun + b"\n\n", b"data: {nonsense}\n\n"])).error is not None
+    assert play(ScriptedReply(pieces=[begun + b"\n\n"])).error is not None
+    assert play(ScriptedReply(pieces=[begun + b"\n\n", b"data: {nonsense}\n\n"])).error is not None
     failed = b'data: {"error": {"message": "overloaded"}}\n\n'
-    assert "overloaded" in play(Says(pieces=[begun + b"\n\n", failed])).message
+    assert "overloaded" in play(ScriptedReply(pieces=[begun + b"\n\n", failed])).message
 
 
 def test_text_survives_every_cut(play: Play) -> None:
     text = "谷歌一下：天空为什么是蓝色的？🙂"
     if play.way == "whole":
-        assert play(Says(calls=[search("天空")]), Says(text), user="谷歌一下天空").text == text
+        assert (
+            play(
+                ScriptedReply(calls=[search("天空")]), ScriptedReply(text), user="谷歌一下天空"
+            ).text
+            == text
+        )
         return
     chunk = {
         "id": "1",
@@ -262,7 +288,7 @@ def test_text_survives_every_cut(play: Play) -> None:
     data = b": ping\r\n\r\n" + f"data:{json.dumps(chunk, ensure_ascii=False)}\r\n\r\n".encode()
     pieces = [data[at : at + 1] for at in range(len(data))] + [b"data: [DONE]\r\n\r\n"]
 
-    got = play(Says(pieces=pieces), user="谷歌一下天空")
+    got = play(ScriptedReply(pieces=pieces), user="谷歌一下天空")
 
     assert (got.text, got.reason) == (text, "stop")
 
@@ -282,8 +308,8 @@ def test_calls_as_providers_send_them(play: Play) -> None:
     ollama = of({"index": 0, **call(arguments=arguments)})
     no_index = of(call(arguments={"query": "sky"}))
     for deltas in (glm, ollama, no_index):
-        says = Says(deltas=deltas, calls=[call(arguments={"query": "sky"})], reason="stop")
-        got = play(says, Says("Found."))
+        says = ScriptedReply(deltas=deltas, calls=[call(arguments={"query": "sky"})], reason="stop")
+        got = play(says, ScriptedReply("Found."))
         assert (got.text, got.calls, got.reason) == ("Found.", [], "stop")
         assert play.results()[-1]["hits"][0]["title"] == "About sky"
 
@@ -293,7 +319,7 @@ def test_calls_that_all_have_the_same_number(play: Play) -> None:
     calls = [search("one", "a"), call("mine", '{"a": 1}', "b"), search("two", "c")]
     deltas = [{"tool_calls": [{"index": 0, **item}]} for item in calls]
 
-    got = play(Says(calls=calls, deltas=deltas), tools=[MINE])
+    got = play(ScriptedReply(calls=calls, deltas=deltas), tools=[MINE])
 
     assert (got.calls, got.ids, got.reason) == ([("mine", '{"a": 1}')], ["b"], "tool_calls")
 
@@ -301,9 +327,9 @@ def test_calls_that_all_have_the_same_number(play: Play) -> None:
 def test_ids_that_begin_anew_in_every_answer(play: Play) -> None:
     """Two mixed turns behind the same words of the user, with the same ids."""
     first = play(
-        Says(calls=[search("one", "call_0"), call("mine", '{"a": 1}', "call_1")]),
-        Says(calls=[search("two", "call_0"), call("mine", '{"a": 2}', "call_1")]),
-        Says("Done."),
+        ScriptedReply(calls=[search("one", "call_0"), call("mine", '{"a": 1}', "call_1")]),
+        ScriptedReply(calls=[search("two", "call_0"), call("mine", '{"a": 2}', "call_1")]),
+        ScriptedReply("Done."),
         tools=[MINE],
     )
     transcript = with_result(first)
@@ -323,8 +349,8 @@ def test_ids_that_begin_anew_in_every_answer(play: Play) -> None:
 
 def test_a_model_that_only_announces_gets_an_answer_too(play: Play) -> None:
     got = play(
-        *[Says("Let me look.", [search(f"{number}")]) for number in range(3)],
-        Says(calls=[search("9")]),
+        *[ScriptedReply("Let me look.", [search(f"{number}")]) for number in range(3)],
+        ScriptedReply(calls=[search("9")]),
     )
 
     assert got.text.startswith("Let me look.") and "https://pages.example/0" in got.text
@@ -335,7 +361,7 @@ def test_a_model_that_only_announces_gets_an_answer_too(play: Play) -> None:
 def test_arguments_of_odd_types(play: Play, recency: object) -> None:
     arguments = json.dumps({"query": "sky", "recency": recency, "count": [], "engine": 5})
 
-    got = play(Says(calls=[call(arguments=arguments)]), Says("Well."))
+    got = play(ScriptedReply(calls=[call(arguments=arguments)]), ScriptedReply("Well."))
 
     assert got.text == "Well." and "must be one of: pages" in str(play.results())
 
@@ -343,34 +369,40 @@ def test_arguments_of_odd_types(play: Play, recency: object) -> None:
 def test_a_crowd_of_searches_is_thinned_out(play: Play) -> None:
     crowd = [search(f"crowd {number}", f"id-{number}") for number in range(30)]
 
-    assert play(Says(calls=crowd), Says("Enough.")).text == "Enough."
+    assert play(ScriptedReply(calls=crowd), ScriptedReply("Enough.")).text == "Enough."
     assert sum("hits" in result for result in play.results()) == 8
 
 
 @pytest.mark.clients("one")
 @pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}', "{}"])
 def test_arguments_that_are_garbage(play: Play, arguments: str) -> None:
-    got = play(Says(calls=[call(arguments=arguments)]), Says("Never mind."))
+    got = play(ScriptedReply(calls=[call(arguments=arguments)]), ScriptedReply("Never mind."))
 
     assert got.text == "Never mind."
     assert "error" in play.results()[0]
 
 
 def test_arguments_of_smaller_models(play: Play) -> None:
-    got = play(Says(calls=[search("sky", engine="", recency="week", count="900")]), Says("Found."))
+    got = play(
+        ScriptedReply(calls=[search("sky", engine="", recency="week", count="900")]),
+        ScriptedReply("Found."),
+    )
 
     assert got.text == "Found." and play.results()[0]["hits"]
 
 
 def test_reasoning_and_unknown_fields_pass(play: Play) -> None:
     if play.way == "whole":
-        got = play(Says(calls=[search("x")], extra={"reasoning_content": "Hm."}), Says("Blue."))
+        got = play(
+            ScriptedReply(calls=[search("x")], extra={"reasoning_content": "Hm."}),
+            ScriptedReply("Blue."),
+        )
     else:
         deltas = [{"reasoning_content": "Hm."}, {"tool_calls": [{"index": 0, **search("x")}]}]
-        script = Says(deltas=deltas, calls=[search("x")])
-        if play._ask is ask_wire:  # it knows no other fields than the SDK's
+        script = ScriptedReply(deltas=deltas, calls=[search("x")])
+        if play._ask is ask_over_http:  # it knows no other fields than the SDK's
             pytest.skip("the wire is strict")
-        got = play(script, Says("Blue."))
+        got = play(script, ScriptedReply("Blue."))
 
     assert got.text == "Blue."
     assert play.bodies[1]["messages"][1]["reasoning_content"] == "Hm."
@@ -378,7 +410,7 @@ def test_reasoning_and_unknown_fields_pass(play: Play) -> None:
 
 @pytest.fixture
 def wire(upstream: ScriptedUpstream, base: str) -> Play:
-    return Play(upstream, base, ask_wire, "raw")
+    return Play(upstream, base, ask_over_http, "raw")
 
 
 def chunk(delta: Any, reason: str | None = None, **more: object) -> bytes:
@@ -392,13 +424,13 @@ END = b"data: [DONE]\n\n"
 
 def test_streams_that_fail_with_a_good_face(wire: Play) -> None:
     oom = b'data: {"object": "error", "message": "CUDA OOM"}\n\n'
-    assert "CUDA OOM" in wire(Says(pieces=[oom, END])).message
-    assert wire(Says(pieces=[chunk({"content": "Half a"}), END])).error
+    assert "CUDA OOM" in wire(ScriptedReply(pieces=[oom, END])).message
+    assert wire(ScriptedReply(pieces=[chunk({"content": "Half a"}), END])).error
     half = [{"index": 0, **call("mine", '{"path": "/tm')}]
-    assert wire(Says(pieces=[chunk({"tool_calls": half})])).error
-    assert wire(Says(pieces=[chunk({"tool_calls": half}), END])).error
+    assert wire(ScriptedReply(pieces=[chunk({"tool_calls": half})])).error
+    assert wire(ScriptedReply(pieces=[chunk({"tool_calls": half}), END])).error
     words = b'data: {"error": "model crashed"}\n\n'
-    assert "model crashed" in wire(Says(pieces=[words])).message
+    assert "model crashed" in wire(ScriptedReply(pieces=[words])).message
 
 
 @pytest.mark.parametrize("kind", ["Text/Event-Stream", "text/plain", "application/json"])
@@ -408,12 +440,12 @@ def test_a_stream_by_another_name(wire: Play, kind: str) -> None:
         message = {"role": "assistant", "content": None, "tool_calls": [search("x")]}
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
         whole = {"id": "1", "created": 1, "model": "m", "choices": [choice]}
-        first = Says(body=json.dumps(whole).encode())
+        first = ScriptedReply(body=json.dumps(whole).encode())
     else:
         made = [chunk({"tool_calls": [{"index": 0, **search("x")}]}, "tool_calls"), END]
-        first = Says(body=b"".join(made), headers={"content-type": kind})
+        first = ScriptedReply(body=b"".join(made), headers={"content-type": kind})
 
-    got = wire(first, Says("Found."))
+    got = wire(first, ScriptedReply("Found."))
 
     assert (got.text, got.calls, got.reason) == ("Found.", [], "stop")
 
@@ -427,7 +459,7 @@ def test_an_empty_first_chunk_and_fields_beside(wire: Play) -> None:
         chunk({}, "stop", service_tier="default"),
     ]
 
-    got = wire(Says(pieces=[*pieces, END]), stream_options={"include_usage": True})
+    got = wire(ScriptedReply(pieces=[*pieces, END]), stream_options={"include_usage": True})
 
     assert (got.text, got.reason) == ("Hi.", "stop")
 
@@ -440,9 +472,9 @@ def test_custom_tools_of_the_client(upstream: ScriptedUpstream, base: str) -> No
         {"role": "assistant", "tool_calls": [begun]},
         {"tool_calls": [{"index": 0, "custom": {"input": "nt()"}}]},
     ]
-    upstream.plays(play.model, Says(deltas=deltas, reason="tool_calls"))
+    upstream.plays(play.model, ScriptedReply(deltas=deltas, reason="tool_calls"))
     body = {"model": play.model, "tools": [tool], "stream": True}
-    messages = [{"role": "user", "content": ASKED}]
+    messages = [{"role": "user", "content": SEARCH_QUESTION}]
 
     answer = httpx2.post(f"{base}/chat/completions", json={**body, "messages": messages})
 
@@ -452,10 +484,10 @@ def test_custom_tools_of_the_client(upstream: ScriptedUpstream, base: str) -> No
 
 
 def test_content_in_parts_stays_in_parts(upstream: ScriptedUpstream, base: str) -> None:
-    play = Play(upstream, base, ask_wire, "whole")
+    play = Play(upstream, base, ask_over_http, "whole")
     parts = [{"type": "text", "text": "Hi"}]
-    upstream.plays(play.model, Says(extra={"content": parts}))
-    body = {"model": play.model, "messages": [{"role": "user", "content": ASKED}]}
+    upstream.plays(play.model, ScriptedReply(extra={"content": parts}))
+    body = {"model": play.model, "messages": [{"role": "user", "content": SEARCH_QUESTION}]}
 
     answer = httpx2.post(f"{base}/chat/completions", json=body).json()
 

@@ -6,8 +6,8 @@ import pytest
 from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, QuotaExhausted, RateLimited
 from gemini_cli_mcp.providers.gemini.failures import _retry_delay
 from gemini_cli_mcp.providers.quota_breaker import INITIAL_DELAY, QuotaBreakers, breaker_key
-from tests.support import QUESTION, Clock, Stub, found, report
-from tests.support.server import in_process
+from tests.support import QUESTION, Clock, Stub, model_answer, search_with_sources
+from tests.support.mcp_server import in_process_client
 
 DAILY = {
     "status": "error",
@@ -117,9 +117,12 @@ def test_names_tell_nothing() -> None:
 async def test_all_tools_and_calls_of_a_server_know(stub: Stub) -> None:
     stub.environ["GEMINI_MODEL"] = "gemini-2.5-flash"
     stub.environ["GEMINI_MCP_GROUNDED_MODEL"] = "gemini-2.5-flash"
-    stub.plays(DAILY, {"text": report("Blue."), "searches": [found("blue sky", "nasa")]})
+    stub.plays(
+        DAILY,
+        {"text": model_answer("Blue."), "searches": [search_with_sources("blue sky", "nasa")]},
+    )
 
-    async with in_process(stub) as client:
+    async with in_process_client(stub) as client:
         for tool in ("search", "search", "grounded_search", "web_search", "deep_search"):
             answer = await client.call_tool(tool, {"query": QUESTION})
             assert answer.structured_content

@@ -27,14 +27,14 @@ from tests.support import (
     Stub,
     eventually,
     fake_gemini,
-    real_on,
-    report,
+    model_answer,
+    use_real_cli,
 )
+from tests.support.acp import SharedSlotsFirst, acp_pids, acp_program
 from tests.support.fake_api import SEARCH, Body, FakeApi
-from tests.support.marks import needs_real_cli
-from tests.support.server import SEARCH as SEARCH_CALL
-from tests.support.server import in_process, start
-from tests.support.warm import SharedSlotsFirst, warm_processes, warm_program
+from tests.support.matrix import needs_real_cli
+from tests.support.mcp_server import SEARCH_FRAMES as SEARCH_CALL
+from tests.support.mcp_server import in_process_client, start_server
 
 SINGLE = "starting gemini"
 """The first word of a run in a process of its own."""
@@ -52,7 +52,7 @@ def real(real: Stub, api: FakeApi) -> Stub:
 @pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.long, needs_real_cli])])
 def cli(request: pytest.FixtureRequest, stub: Stub, api: FakeApi) -> Stub:
     """The same on a stand-in, for what is our own doing; in the long run also on the real one."""
-    real_on(stub, api)
+    use_real_cli(stub, api)
     api.calls = [SEARCH]
     if request.param == "fake":
         stub.environ["GEMINI_MCP_CLI_PATH"] = str(fake_gemini.install(stub.home))
@@ -62,11 +62,11 @@ def cli(request: pytest.FixtureRequest, stub: Stub, api: FakeApi) -> Stub:
 @needs_real_cli
 async def test_a_warm_search_is_like_a_single_one(real: Stub, api: FakeApi) -> None:
     real.limits = Limits()
-    async with warm_program(real) as program:
-        await program.warm()
+    async with acp_program(real) as program:
+        await program.wait_ready()
         api.requests.clear()
         result = await program.search()
-        records = [path for path in real.files_left() if path.name.startswith("session-")]
+        records = [path for path in real.leftover_files() if path.name.startswith("session-")]
         content = "".join(path.read_text() for path in records)
 
     metadata = result["metadata"]
@@ -89,14 +89,14 @@ async def test_a_warm_search_is_like_a_single_one(real: Stub, api: FakeApi) -> N
         "writing the answer",
     ]
     assert QUESTION not in content
-    assert real.files_left() == [] and not warm_processes(real)
+    assert real.leftover_files() == [] and not acp_pids(real)
 
 
 @needs_real_cli
 async def test_a_query_is_never_a_command(real: Stub, api: FakeApi) -> None:
     queries = ["/help", "/memory show", "@settings.json", "$ls", "!ls", "-p x"]
-    async with warm_program(real) as program:
-        await program.warm()
+    async with acp_program(real) as program:
+        await program.wait_ready()
         for query in queries:
             api.requests.clear()
             await program.search(query)
@@ -134,14 +134,14 @@ async def test_failures_have_the_names_that_single_runs_give_them(
 ) -> None:
     mocker.patch.object(QuotaBreakers, "raise_if_open")  # each is to be met anew
     named: list[tuple[str, float | None]] = []
-    async with warm_program(real) as program:
-        await program.warm()
+    async with acp_program(real) as program:
+        await program.wait_ready()
         for status, error, _, _ in ERRORS:
             api.failure = (status, {"error": {"code": status, **error}})
             with pytest.raises(GeminiMcpError) as caught:
                 await program.search()
             named.append((caught.value.code, caught.value.retry_after_s))
-        reports = [path for path in real.files_left() if "client-error" in path.name]
+        reports = [path for path in real.leftover_files() if "client-error" in path.name]
 
     assert named == [(code, after) for _, _, code, after in ERRORS]
     assert SINGLE not in real.messages
@@ -150,8 +150,8 @@ async def test_failures_have_the_names_that_single_runs_give_them(
 
 @needs_real_cli
 async def test_a_failed_search_and_an_empty_answer_are_seen(real: Stub, api: FakeApi) -> None:
-    async with warm_program(real) as program:
-        await program.warm()
+    async with acp_program(real) as program:
+        await program.wait_ready()
         api.failing = "search"
         api.failure = (400, {"error": {"code": 400, "message": "no search today"}})
         result = await program.search()
@@ -168,10 +168,10 @@ async def test_a_failed_search_and_an_empty_answer_are_seen(real: Stub, api: Fak
 @needs_real_cli
 async def test_a_run_lost_in_turns_is_ended(real: Stub, api: FakeApi) -> None:
     real.limits = Limits(max_turns=2, telemetry_timeout=0)
-    async with warm_program(real) as program:
-        await program.warm()
+    async with acp_program(real) as program:
+        await program.wait_ready()
         api.calls = [SEARCH, SEARCH, SEARCH]
-        with pytest.raises(GeminiMcpError, match="limit of turns"):
+        with pytest.raises(GeminiMcpError, match="turn limit"):
             await program.search()
 
     assert SINGLE not in real.messages
@@ -181,8 +181,8 @@ async def test_a_cancelled_search_frees_its_seat_and_keeps_the_process(
     cli: Stub, api: FakeApi
 ) -> None:
     cli.environ |= {"GEMINI_MCP_WARM_SESSIONS": "1", "GEMINI_MCP_CONCURRENCY": "1"}
-    async with warm_program(cli) as program:
-        await program.warm()
+    async with acp_program(cli) as program:
+        await program.wait_ready()
         before = program.pids()
         api.hangs = True
         call = asyncio.ensure_future(program.search())
@@ -190,7 +190,7 @@ async def test_a_cancelled_search_frees_its_seat_and_keeps_the_process(
         call.cancel()
         await asyncio.wait({call})
         api.hangs = False
-        await program.warm()
+        await program.wait_ready()
         cli.messages.clear()
         await program.search()
 
@@ -203,8 +203,8 @@ async def test_an_unanswered_cancel_costs_nobody_else_more_than_time(
     real: Stub, api: FakeApi
 ) -> None:
     real.limits = Limits(acp_drain_timeout=0.5, telemetry_timeout=0)
-    async with warm_program(real) as program:
-        await program.warm()
+    async with acp_program(real) as program:
+        await program.wait_ready()
         before = program.pids()
         api.requests.clear()
         # The search sub-call waits for its next try, and hears nothing meanwhile.
@@ -229,18 +229,18 @@ async def test_a_search_that_loops_without_end_is_stopped(
     del real.environ["GEMINI_MODEL"]  # the search helper has a model of its own then
     violation = {"quotaId": "GenerateRequestsPerDayPerProjectPerModel"}
     details = [{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}]
-    async with warm_program(real) as program:
-        await program.warm()
+    async with acp_program(real) as program:
+        await program.wait_ready()
         api.failing = "search"
         api.failure = (429, {"error": {"code": 429, "message": "Quota", "details": details}})
         call = asyncio.ensure_future(program.search())
         await eventually(lambda: len(api.requests) > 20 and "searching" in real.messages[-1])
         clock.skip(real.limits.search_idle_timeout)
-        with pytest.raises(GeminiMcpError, match="did not come back"):
+        with pytest.raises(GeminiMcpError, match="did not return"):
             await call
         await eventually(quiet(api))
         api.failure = None
-        await program.warm()
+        await program.wait_ready()
         await program.search()
 
 
@@ -258,8 +258,8 @@ def quiet(api: FakeApi) -> Callable[[], bool]:
 
 
 async def test_searches_in_a_killed_process_are_made_again(cli: Stub, api: FakeApi) -> None:
-    async with warm_program(cli) as program:
-        await program.warm()
+    async with acp_program(cli) as program:
+        await program.wait_ready()
         [pid] = program.pids()
         api.requests.clear()
         api.delay = 0.5
@@ -275,14 +275,14 @@ async def test_searches_in_a_killed_process_are_made_again(cli: Stub, api: FakeA
             os.kill(pid, signal.SIGKILL)
 
         assert len(results) == 8 and all(result["success"] for result in results)
-        await program.warm(but=[pid])
+        await program.wait_ready(except_pids=[pid])
 
 
 async def test_a_worn_process_is_replaced_without_a_gap(cli: Stub, api: FakeApi) -> None:
     cli.limits = Limits(acp_max_sessions=6)
     seen: set[int] = set()
-    async with warm_program(cli) as program:
-        await program.warm()
+    async with acp_program(cli) as program:
+        await program.wait_ready()
         with anyio.fail_after(60):
             while len(seen) < 3:
                 await program.search()
@@ -294,11 +294,11 @@ async def test_a_worn_process_is_replaced_without_a_gap(cli: Stub, api: FakeApi)
 
 async def test_a_process_that_grows_too_large_is_replaced(cli: Stub, api: FakeApi) -> None:
     cli.limits = Limits(acp_max_memory_bytes=1)
-    async with warm_program(cli) as program:
-        await program.warm()
+    async with acp_program(cli) as program:
+        await program.wait_ready()
         before = program.pids()
         await program.search()
-        await program.warm(but=before)
+        await program.wait_ready(except_pids=before)
         await eventually(lambda: not set(program.pids()) & set(before))
 
     assert SINGLE not in cli.messages
@@ -306,12 +306,12 @@ async def test_a_process_that_grows_too_large_is_replaced(cli: Stub, api: FakeAp
 
 async def test_an_idle_process_is_given_back_and_comes_back(cli: Stub, api: FakeApi) -> None:
     cli.environ["GEMINI_MCP_WARM_IDLE"] = "0.5"
-    async with warm_program(cli) as program:
+    async with acp_program(cli) as program:
         await eventually(lambda: program.pids())
         await eventually(lambda: not program.pids())
         await program.search()
         assert SINGLE in cli.messages
-        await program.warm()
+        await program.wait_ready()
 
 
 async def test_a_changed_sign_in_gets_a_new_process(cli: Stub, api: FakeApi) -> None:
@@ -319,14 +319,14 @@ async def test_a_changed_sign_in_gets_a_new_process(cli: Stub, api: FakeApi) -> 
     env_file = cli.home / ".gemini" / ".env"
     env_file.parent.mkdir()
     env_file.write_text("GEMINI_API_KEY=old-key\n")
-    async with warm_program(cli) as program:
-        await program.warm()
+    async with acp_program(cli) as program:
+        await program.wait_ready()
         before = program.pids()
         env_file.write_text("GEMINI_API_KEY=new-key\n")
         api.requests.clear()
         await program.search()
         assert {request.key for request in api.requests} == {"new-key"}
-        await program.warm(but=before)
+        await program.wait_ready(except_pids=before)
         api.requests.clear()
         await program.search()
 
@@ -336,7 +336,7 @@ async def test_a_changed_sign_in_gets_a_new_process(cli: Stub, api: FakeApi) -> 
 
 async def test_without_a_sign_in_there_is_no_warm_process(cli: Stub, api: FakeApi) -> None:
     del cli.environ["GEMINI_API_KEY"]
-    async with warm_program(cli) as program:
+    async with acp_program(cli) as program:
         with pytest.raises(GeminiMcpError) as caught:
             await program.search()
         assert program.pids() == []
@@ -353,13 +353,13 @@ async def test_a_sign_in_that_sessions_refuse_is_not_tried_again(
     env_file = cli.home / ".gemini" / ".env"
     env_file.parent.mkdir()
     env_file.write_text("OTHER=1\n")
-    async with warm_program(cli) as program:
+    async with acp_program(cli) as program:
         for _ in range(2):
             with pytest.raises(GeminiMcpError):
                 await program.search()
         await eventually(lambda: not program.pids())
 
-    assert caplog.text.count("sessions are refused") == 1
+    assert caplog.text.count("session refused") == 1
 
 
 BROKEN: dict[str, Body] = {
@@ -378,9 +378,9 @@ BROKEN: dict[str, Body] = {
 @needs_real_cli
 async def test_an_answer_that_breaks_off_is_none(real: Stub, api: FakeApi) -> None:
     ended: dict[str, str] = {}
-    async with warm_program(real) as program:
-        await program.warm()
-        api.preface = report("A guess, before any search.")
+    async with acp_program(real) as program:
+        await program.wait_ready()
+        api.preface = model_answer("A guess, before any search.")
         for name, api.last in BROKEN.items():
             with pytest.raises(GeminiMcpError) as caught:
                 await program.search()
@@ -394,8 +394,8 @@ async def test_searches_in_a_frozen_process_are_made_elsewhere(
     cli: Stub, api: FakeApi, clock: Clock
 ) -> None:
     cli.limits = Limits(acp_cancel_timeout=0.2, acp_drain_timeout=0.2)
-    async with warm_program(cli) as program:
-        await program.warm()
+    async with acp_program(cli) as program:
+        await program.wait_ready()
         [pid] = program.pids()
         os.kill(pid, signal.SIGSTOP)
         call = asyncio.ensure_future(program.search())
@@ -408,7 +408,7 @@ async def test_searches_in_a_frozen_process_are_made_elsewhere(
 
 async def test_several_processes_are_kept_and_come_back(cli: Stub, api: FakeApi) -> None:
     cli.environ |= {"GEMINI_MCP_WARM": "2", "GEMINI_MCP_WARM_IDLE": "1"}
-    async with warm_program(cli) as program:
+    async with acp_program(cli) as program:
         await eventually(lambda: len(program.pids()) == 2)
         await eventually(lambda: not program.pids())
         await program.search()
@@ -421,13 +421,13 @@ async def test_long_runs_do_not_let_processes_pile_up(
     caplog.set_level("INFO")
     cli.limits = Limits(acp_max_sessions=2)
     api.held = "A LONG ONE"
-    async with warm_program(cli) as program:
-        await program.warm()
+    async with acp_program(cli) as program:
+        await program.wait_ready()
         [first] = program.pids()
         long = asyncio.ensure_future(program.search("A LONG ONE"))
         await eventually(lambda: api.waiting)
         await program.search()  # that wears the process out, though it still has a run
-        await eventually(lambda: caplog.text.count("A warm gemini is ready") == 2)
+        await eventually(lambda: caplog.text.count("ACP process ready") == 2)
         [second] = set(program.pids()) - {first}
         await program.search()  # and that its successor
         await anyio.sleep(0.5)  # in which a third one would start
@@ -435,7 +435,7 @@ async def test_long_runs_do_not_let_processes_pile_up(
 
         api.let_go.set()
         assert (await long)["success"]
-        await program.warm(but=[first, second])
+        await program.wait_ready(except_pids=[first, second])
 
 
 async def test_a_home_that_cannot_be_read_is_no_end_of_warm_processes(
@@ -443,7 +443,7 @@ async def test_a_home_that_cannot_be_read_is_no_end_of_warm_processes(
 ) -> None:
     del cli.environ["GEMINI_API_KEY"]
     cli.environ["HOME"] = "/" + "x" * 300  # no name can be that long
-    async with warm_program(cli) as program:
+    async with acp_program(cli) as program:
         await anyio.wait_all_tasks_blocked()  # it has been looked for
         with pytest.raises(GeminiMcpError):
             await program.search()
@@ -451,25 +451,25 @@ async def test_a_home_that_cannot_be_read_is_no_end_of_warm_processes(
 
 async def test_no_process_is_started_before_the_handshake_is_over(cli: Stub) -> None:
     hello, ready, _ = SEARCH_CALL
-    with start(cli, hello) as server:
+    with start_server(cli, hello) as server:
         assert server.stdin and server.stdout
         assert json.loads(server.stdout.readline())["id"] == 1
         await anyio.sleep(0.5)  # in which one would have come
-        assert warm_processes(cli) == []
+        assert acp_pids(cli) == []
         listing = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
         server.stdin.write(ready + "\n" + listing + "\n")
         server.stdin.flush()
-        await eventually(lambda: len(warm_processes(cli)) == 1)
+        await eventually(lambda: len(acp_pids(cli)) == 1)
         server.stdin.close()
         await eventually(lambda: server.poll() is not None)
 
-    await eventually(lambda: not warm_processes(cli))
-    assert cli.files_left() == []
+    await eventually(lambda: not acp_pids(cli))
+    assert cli.leftover_files() == []
 
 
 def ready_in(log: Iterable[str]) -> None:
     """Read a server's log until its warm process is there."""
-    assert any("A warm gemini is ready" in line for line in log)
+    assert any("ACP process ready" in line for line in log)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -478,14 +478,14 @@ async def test_a_signal_to_the_server_ends_its_warm_process(
 ) -> None:
     hello, ready, _ = SEARCH_CALL
     listing = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
-    with start(cli, hello, ready, listing) as server:
+    with start_server(cli, hello, ready, listing) as server:
         assert server.stderr
         await anyio.to_thread.run_sync(ready_in, server.stderr, abandon_on_cancel=True)
-        assert len(warm_processes(cli)) == 1
+        assert len(acp_pids(cli)) == 1
         server.send_signal(number)
         await eventually(lambda: server.poll() is not None)
 
-    await eventually(lambda: not warm_processes(cli) and not cli.files_left())
+    await eventually(lambda: not acp_pids(cli) and not cli.leftover_files())
 
 
 async def test_a_deep_search_runs_warm_while_every_other_place_is_taken(
@@ -494,16 +494,16 @@ async def test_a_deep_search_runs_warm_while_every_other_place_is_taken(
     caplog.set_level("INFO")
     cli.environ["GEMINI_MCP_CONCURRENCY"] = "1"
     api.held = "HELD"
-    api.texts = [report(f"Blue, says [nasa.gov]({REDIRECT}nasa).", verified=True)]
+    api.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).", verified=True)]
     seen: list[str] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append(message or "")
 
-    async with in_process(cli) as client, anyio.create_task_group() as tasks:
+    async with in_process_client(cli) as client, anyio.create_task_group() as tasks:
         await client.list_tools()
         tasks.start_soon(client.call_tool, "search", {"query": "HELD"})
-        await eventually(lambda: api.waiting and "A warm gemini is ready" in caplog.text)
+        await eventually(lambda: api.waiting and "ACP process ready" in caplog.text)
         told = await client.call_tool(
             "deep_search", {"query": QUESTION, "max_iterations": 2}, progress_callback=note
         )
@@ -530,12 +530,12 @@ async def test_web_search_stays_warm_for_the_gateway(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engines.run_pool)
             await engines.search("blue sky", progress=lambda _: None)  # the first one asks for it
-            await eventually(lambda: "A warm gemini is ready" in caplog.text)
+            await eventually(lambda: "ACP process ready" in caplog.text)
             found = await engines.search("blue sky", progress=messages.append)
             assert found["hits"][0]["url"] == f"{REDIRECT}nasa"
-            assert len(warm_processes(cli)) == 1
+            assert len(acp_pids(cli)) == 1
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()
-    await eventually(lambda: not warm_processes(cli))
+    await eventually(lambda: not acp_pids(cli))
     assert messages and SINGLE not in messages

@@ -1,4 +1,4 @@
-"""Run the demo in a terminal and write what it shows to docs/demo.svg."""
+"""Run the demo in a pseudo-terminal and render its output as docs/demo.svg."""
 
 import os
 import pty
@@ -12,7 +12,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).parent.parent
 COLUMNS = 92
-# Rich's own template loads a font from the web; a README must not.
+# Rich's default template loads a web font, which a README must not do.
 TEMPLATE = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
 <style>
@@ -41,7 +41,7 @@ TEMPLATE = """\
 
 def main() -> None:
     question = "What is the Model Context Protocol, and who uses it?"
-    shown = in_a_terminal(
+    output = run_in_terminal(
         [sys.executable, "-m", "gemini_cli_mcp", "deep-search", question],
         {
             **os.environ,
@@ -53,40 +53,40 @@ def main() -> None:
     )
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
     console.print(Text.from_ansi(f'$ gemini-cli-mcp deep-search "{question}"\n'))
-    console.print(Text.from_ansi("\n".join(screen(shown)).strip("\n")))
+    console.print(Text.from_ansi("\n".join(final_screen(output)).strip("\n")))
     svg = console.export_svg(title="gemini-cli-mcp", code_format=TEMPLATE, unique_id="demo")
     (ROOT / "docs/demo.svg").write_text(svg, encoding="utf-8")
 
 
-def screen(shown: str) -> list[str]:
-    """The lines that stay, as far as rich moves the cursor: up, and to erase a line."""
+def final_screen(output: str) -> list[str]:
+    """Return the final lines; handles only rich's cursor movements (up, erase line)."""
     lines = [""]
-    at = 0
-    for part in re.split(r"(\r?\n|\x1b\[1A|\x1b\[2K|\r)", shown):
+    row = 0
+    for part in re.split(r"(\r?\n|\x1b\[1A|\x1b\[2K|\r)", output):
         if part in ("\n", "\r\n"):
-            at += 1
-            lines += [""] * (at == len(lines))
+            row += 1
+            lines += [""] * (row == len(lines))
         elif part == "\x1b[1A":
-            at -= 1
+            row -= 1
         elif part == "\x1b[2K":
-            lines[at] = ""
+            lines[row] = ""
         elif part != "\r":
-            lines[at] += part
+            lines[row] += part
     return lines
 
 
-def in_a_terminal(command: list[str], environ: dict[str, str]) -> str:
+def run_in_terminal(command: list[str], environ: dict[str, str]) -> str:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(command[0], command, environ)
-    shown = b""
+    output = b""
     try:
         while chunk := os.read(terminal, 4096):
-            shown += chunk
-    except OSError:  # the other end is closed
+            output += chunk
+    except OSError:  # the child has closed the terminal
         pass
     os.waitpid(pid, 0)
-    return shown.decode()
+    return output.decode()
 
 
 if __name__ == "__main__":

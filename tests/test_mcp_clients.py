@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import QUESTION, TOOLS, Stub, command, found, report
-from tests.support.marks import representatives
-from tests.support.other_clients import CLIENTS, INSPECTOR, MCP1, needs_node, node
+from tests.support import QUESTION, TOOLS, Stub, command, model_answer, search_with_sources
+from tests.support.matrix import representatives
+from tests.support.mcp_clients import CLIENTS, INSPECTOR, MCP1, needs_node, node
 
 PROGRESS = ["starting gemini", "asking the model", "searching “blue sky”", "writing the answer"]
 
@@ -42,7 +42,9 @@ def call(stub: Stub, client: list[str], arguments: dict[str, Any]) -> dict[str, 
 
 @pytest.mark.parametrize("client", clients())
 def test_a_client_gets_a_report_with_progress(stub: Stub, client: list[str]) -> None:
-    stub.plays({"text": report("Blue."), "searches": [found("blue sky", "nasa")]})
+    stub.plays(
+        {"text": model_answer("Blue."), "searches": [search_with_sources("blue sky", "nasa")]}
+    )
 
     told = call(stub, client, {"query": QUESTION})
 

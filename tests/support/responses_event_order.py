@@ -6,11 +6,11 @@ PARTS = {
     "response.content_part.added": ("content_index", "part"),
     "response.reasoning_summary_part.added": ("summary_index", "part"),
 }
-ENDS = ("response.completed", "response.incomplete", "response.failed")
+END_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 SEARCH = ("in_progress", "searching", "completed")
 
 
-class Order:
+class EventOrder:
     """Takes all events of a stream, and fails on the first that may not come now."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Order:
         self._id: str | None = None
         self._ended = False
 
-    def take(self, event: Any) -> None:
+    def check(self, event: Any) -> None:
         kind = event["type"]
         assert not self._ended, f"{kind} after the end"
         assert event["sequence_number"] == self._number, kind
@@ -36,7 +36,7 @@ class Order:
         if "response" in event:
             self._id = self._id or event["response"]["id"]
             assert event["response"]["id"] == self._id
-        if kind in ENDS:
+        if kind in END_EVENTS:
             self._end(kind, event["response"])
         elif kind == "response.output_item.added":
             self._add(event)
@@ -45,7 +45,7 @@ class Order:
         elif kind not in ("response.created", "response.in_progress"):
             self._grow(kind.removeprefix("response."), event)
 
-    def end(self) -> None:
+    def check_end(self) -> None:
         assert self._ended, "the stream has no end"
 
     def _add(self, event: Any) -> None:

@@ -223,7 +223,7 @@ def test_parked_turns_are_their_owners(clock: Clock) -> None:
     assert parked.restore("me", [user, mine]) == [user, mine]
     for number in range(MAX_ENTRIES + 10):
         parked.keep("me", [user], [str(number)], turn)
-    assert len(parked._turns._entries) == MAX_ENTRIES
+    assert len(parked._hidden_messages._entries) == MAX_ENTRIES
 
 
 def test_which_upstream_serves() -> None:

@@ -13,12 +13,12 @@ from gemini_cli_mcp.limits import Limits
 from tests.support import Stub
 
 
-def run(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_command(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What a command does in the stub's environment."""
-    return run_in(stub.environ, *arguments, limits=stub.limits)
+    return run_command_in(stub.environ, *arguments, limits=stub.limits)
 
 
-def run_in(
+def run_command_in(
     environ: Mapping[str, str], *arguments: str, limits: Limits | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The same in any environment."""
@@ -28,7 +28,7 @@ def run_in(
         mock.patch.dict(os.environ, environ, clear=True),
         redirect_stdout(stdout),
         redirect_stderr(stderr),
-        _logs_of_its_own(),
+        _isolated_logging(),
     ):
         try:
             code = main(list(arguments), limits)
@@ -39,7 +39,7 @@ def run_in(
 
 
 @contextmanager
-def _logs_of_its_own() -> Generator[None]:
+def _isolated_logging() -> Generator[None]:
     """The program sets up logging for its whole process, which is that of the tests here."""
     root, ours = logging.getLogger(), logging.getLogger("gemini_cli_mcp")
     before = root.handlers, root.level, ours.level

@@ -15,58 +15,61 @@ import anyio
 import httpx2
 import pytest
 
-from scripts.benchmark.http import load
+from scripts.benchmark.team_server_load import load
 from tests.support import (
     QUESTION,
     TOOLS,
     Stub,
     eventually,
     fake_gemini,
-    found,
-    report,
+    model_answer,
+    search_with_sources,
     wait_until,
 )
+from tests.support.cli import run_command
+from tests.support.disconnecting_client import post_and_disconnect
 from tests.support.http_server import (
     TOKENS,
-    Running,
-    accepting,
-    call,
-    call_of,
-    serving,
-    visiting,
+    RunningServer,
+    call_tool,
+    connected_client,
+    request_headers,
+    running_server,
+    tool_call_request,
 )
-from tests.support.leaving import leave
-from tests.support.marks import representatives
-from tests.support.other_clients import CLIENTS, MCP1, needs_node, node
-from tests.support.server import HELLO
-from tests.support.terminal import run
+from tests.support.matrix import representatives
+from tests.support.mcp_clients import CLIENTS, MCP1, needs_node, node
+from tests.support.mcp_server import INITIALIZE_REQUEST
 
 HANG = "PLEASE HANG"
 TURN = {
-    "text": report("Blue."),
-    "searches": [found("blue sky", "nasa")],
+    "text": model_answer("Blue."),
+    "searches": [search_with_sources("blue sky", "nasa")],
     "hangs": HANG,
     "rounds": [
-        {"text": report("Blue.", verified=True), "searches": [found("red sky", "noaa")]},
+        {
+            "text": model_answer("Blue.", verified=True),
+            "searches": [search_with_sources("red sky", "noaa")],
+        },
     ],
 }
 PROGRESS = ["starting gemini", "asking the model", "searching “blue sky”", "writing the answer"]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningServer]:
     stub = Stub(tmp_path_factory.mktemp("http"))
     stub.plays(TURN)
-    with serving(stub) as running:
+    with running_server(stub) as running:
         yield running
 
 
 @pytest.fixture
-def server(shared: Running) -> Generator[Running]:
+def server(shared: RunningServer) -> Generator[RunningServer]:
     """A server that other tests have used, and others will."""
-    shared.stub.forget_runs()
+    shared.stub.clear_runs()
     yield shared
-    wait_until(lambda: not shared.stub.alive())
+    wait_until(lambda: not shared.stub.live_pids())
 
 
 # Clients
@@ -87,14 +90,14 @@ def visitors() -> list[Any]:
 
 
 @pytest.mark.parametrize("visitor", visitors())
-def test_clients_of_other_makers(server: Running, visitor: list[str]) -> None:
+def test_clients_of_other_makers(server: RunningServer, visitor: list[str]) -> None:
     done = subprocess.run(
         [*visitor, server.address, TOKENS[0]], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     # The call that the client left is gone with everything that it started.
-    wait_until(lambda: not server.stub.alive())
+    wait_until(lambda: not server.stub.live_pids())
 
     assert told["tools"] == TOOLS
     assert [message.partition(" (")[0] for message in told["progress"]] == PROGRESS
@@ -106,19 +109,19 @@ def test_clients_of_other_makers(server: Running, visitor: list[str]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_both_eras(server: Running, mode: str) -> None:
+async def test_both_eras(server: RunningServer, mode: str) -> None:
     seen: list[str] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         seen.append(str(message))
 
-    async with visiting(server, mode) as client:
+    async with connected_client(server, mode) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == TOOLS
         answer = await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
-        job = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
+        job = await call_tool(client, "deep_search", query=QUESTION, wait_seconds=0)
     # Another connection of the same owner goes on with it.
-    async with visiting(server, mode) as client:
-        done = await call(client, "deep_search_result", job_id=job["job_id"])
+    async with connected_client(server, mode) as client:
+        done = await call_tool(client, "deep_search_result", job_id=job["job_id"])
         listed = [str(resource.uri) for resource in (await client.list_resources()).resources]
         text = (await client.read_resource(f"report://{job['job_id']}")).contents[0]
 
@@ -129,14 +132,14 @@ async def test_both_eras(server: Running, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_call_that_is_cancelled_ends(server: Running, mode: str) -> None:
-    async with visiting(server, mode) as client:
+async def test_a_call_that_is_cancelled_ends(server: RunningServer, mode: str) -> None:
+    async with connected_client(server, mode) as client:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.call_tool, "search", {"query": HANG})
-            await eventually(lambda: server.stub.hanging)
+            await eventually(lambda: server.stub.hanging_pids)
             tasks.cancel_scope.cancel()
-        await eventually(lambda: not server.stub.alive())
-        assert (await call(client, "search", query=QUESTION))["success"]
+        await eventually(lambda: not server.stub.live_pids())
+        assert (await call_tool(client, "search", query=QUESTION))["success"]
 
 
 LEAVING = [
@@ -148,13 +151,13 @@ LEAVING = [
 
 
 @pytest.mark.parametrize(("version", "way"), LEAVING)
-async def test_every_way_to_leave_a_call(server: Running, version: str, way: str) -> None:
+async def test_every_way_to_leave_a_call(server: RunningServer, version: str, way: str) -> None:
     """The table of ways: the connection goes, a notification says so, the session ends."""
     stub = server.stub
     headers = {"mcp-protocol-version": version}
     if version == "2025-11-25":
-        headers["mcp-session-id"] = server.post(HELLO).headers["mcp-session-id"]
-    body = call_of("search", query=HANG)
+        headers["mcp-session-id"] = server.post(INITIALIZE_REQUEST).headers["mcp-session-id"]
+    body = tool_call_request("search", query=HANG)
     if version == "2026-07-28":
         headers |= {"mcp-method": "tools/call", "mcp-name": "search"}
         body["params"]["_meta"] = {
@@ -165,60 +168,63 @@ async def test_every_way_to_leave_a_call(server: Running, version: str, way: str
     async with httpx2.AsyncClient(timeout=60) as client, anyio.create_task_group() as tasks:
 
         async def ask() -> None:
-            sent = {**accepting(), **headers}
+            sent = {**request_headers(), **headers}
             answers.append(await client.post(server.address, json=body, headers=sent))
 
         tasks.start_soon(ask)
-        await eventually(lambda: stub.hanging)
+        await eventually(lambda: stub.hanging_pids)
         if way == "dropped":
             tasks.cancel_scope.cancel()
         elif way == "said":
             params = {"requestId": 2}
             told = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
             # The word of another client of the same owner counts for nothing, nor a stranger's.
-            other = {**headers, "mcp-session-id": server.post(HELLO).headers["mcp-session-id"]}
+            other = {
+                **headers,
+                "mcp-session-id": server.post(INITIALIZE_REQUEST).headers["mcp-session-id"],
+            }
             assert server.post(told, **other).status_code == 202
             assert server.post(told, TOKENS[1], **headers).status_code == 404
             await anyio.sleep(0.3)  # in which it would end
-            assert stub.alive() and not answers
+            assert stub.live_pids() and not answers
             assert server.post(told, **headers).status_code == 202
         else:
             sent = {"authorization": f"Bearer {TOKENS[0]}", **headers}
             httpx2.delete(server.address, headers=sent)
-    await eventually(lambda: not stub.alive())
+    await eventually(lambda: not stub.live_pids())
     if way != "dropped":
         assert "-32800" in answers[0].text
     good = server.post(
-        call_of("search", query=QUESTION),
+        tool_call_request("search", query=QUESTION),
         **{name: value for name, value in headers.items() if name == "mcp-session-id"},
     )
     assert "Blue." in good.text
 
 
-async def test_a_cancel_that_may_mean_two_calls_ends_neither(server: Running) -> None:
+async def test_a_cancel_that_may_mean_two_calls_ends_neither(server: RunningServer) -> None:
     """Two clients of one owner that never said hello, and number their calls alike."""
     async with httpx2.AsyncClient(timeout=60) as client, anyio.create_task_group() as tasks:
-        body = call_of("search", query=HANG)
+        body = tool_call_request("search", query=HANG)
         for _ in range(2):
-            ask = partial(client.post, server.address, json=body, headers=accepting())
+            ask = partial(client.post, server.address, json=body, headers=request_headers())
             tasks.start_soon(ask)
-        await eventually(lambda: len(server.stub.hanging) == 2)
+        await eventually(lambda: len(server.stub.hanging_pids) == 2)
         told = {"jsonrpc": "2.0", "method": "notifications/cancelled"}
         assert server.post({**told, "params": {"requestId": 2}}).status_code == 202
         await anyio.sleep(0.3)  # in which they would end
-        assert len(server.stub.alive()) == 2
+        assert len(server.stub.live_pids()) == 2
         tasks.cancel_scope.cancel()
 
 
 # Owners
 
 
-async def test_fifty_clients_with_equal_ids_get_their_own_answers(server: Running) -> None:
+async def test_fifty_clients_with_equal_ids_get_their_own_answers(server: RunningServer) -> None:
     answers: dict[int, str] = {}
 
     async def ask(client: httpx2.AsyncClient, number: int) -> None:
-        headers = accepting(TOKENS[number % 2])
-        told = await client.post(server.address, json=HELLO, headers=headers)
+        headers = request_headers(TOKENS[number % 2])
+        told = await client.post(server.address, json=INITIALIZE_REQUEST, headers=headers)
         headers["mcp-session-id"] = told.headers["mcp-session-id"]
         body = {
             "jsonrpc": "2.0",
@@ -238,24 +244,27 @@ async def test_fifty_clients_with_equal_ids_get_their_own_answers(server: Runnin
 
 async def test_jobs_and_reports_are_their_owners(stub: Stub) -> None:
     stub.plays(TURN)
-    with serving(stub) as server:
-        async with visiting(server) as mine, visiting(server, token=TOKENS[1]) as yours:
-            job = await call(mine, "deep_search", query=QUESTION)
+    with running_server(stub) as server:
+        async with (
+            connected_client(server) as mine,
+            connected_client(server, token=TOKENS[1]) as yours,
+        ):
+            job = await call_tool(mine, "deep_search", query=QUESTION)
             assert job["success"] and (await mine.list_resources()).resources
             assert (await yours.list_resources()).resources == []
             for tool in ("deep_search_result", "deep_search_cancel"):
-                refused = await call(yours, tool, job_id=job["job_id"])
+                refused = await call_tool(yours, tool, job_id=job["job_id"])
                 assert refused["error"]["code"] == "NOT_FOUND"
             uri = str((await mine.list_resources()).resources[0].uri)
             with pytest.raises(Exception, match=r"(?i)not found|unknown"):
                 await yours.read_resource(uri)
             # The same question of somebody else is another job.
-            other = await call(yours, "deep_search", query=QUESTION)
+            other = await call_tool(yours, "deep_search", query=QUESTION)
             assert other["job_id"] != job["job_id"]
 
 
-def test_a_session_id_belongs_to_its_owner(server: Running) -> None:
-    session = server.post(HELLO).headers["mcp-session-id"]
+def test_a_session_id_belongs_to_its_owner(server: RunningServer) -> None:
+    session = server.post(INITIALIZE_REQUEST).headers["mcp-session-id"]
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
 
     def status(token: str, session_id: str) -> int:
@@ -271,42 +280,45 @@ def test_a_session_id_belongs_to_its_owner(server: Running) -> None:
 
 @pytest.mark.parametrize("bound", representatives(["127.0.0.1", "0.0.0.0"], ["0.0.0.0"]))
 def test_who_may_come_in(stub: Stub, bound: str) -> None:
-    with serving(stub, "--host", bound, "--allowed-host", "mcp.example.com:443") as server:
+    with running_server(stub, "--host", bound, "--allowed-host", "mcp.example.com:443") as server:
         for token in ("x", "wrong-token", TOKENS[0][:-1]):
-            refused = server.post(HELLO, token)
+            refused = server.post(INITIALIZE_REQUEST, token)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-        assert server.post(HELLO).status_code == 200
-        assert server.post(HELLO, host="evil.example").status_code == 421
-        assert server.post(HELLO, origin="https://evil.example").status_code == 403
+        assert server.post(INITIALIZE_REQUEST).status_code == 200
+        assert server.post(INITIALIZE_REQUEST, host="evil.example").status_code == 421
+        assert server.post(INITIALIZE_REQUEST, origin="https://evil.example").status_code == 403
         for origin in ("null", "evil.example", "chrome-extension://x", "http://["):
-            assert server.post(HELLO, origin=origin).status_code == 403
+            assert server.post(INITIALIZE_REQUEST, origin=origin).status_code == 403
         for host in ("evil@localhost", "[", "localhost:x"):
-            assert server.post(HELLO, host=host).status_code in (400, 421)
-        assert server.post(HELLO, host="mcp.example.com").status_code == 200
+            assert server.post(INITIALIZE_REQUEST, host=host).status_code in (400, 421)
+        assert server.post(INITIALIZE_REQUEST, host="mcp.example.com").status_code == 200
         ours = "https://mcp.example.com"
-        assert server.post(HELLO, host="mcp.example.com:8443", origin=ours).status_code == 200
+        assert (
+            server.post(INITIALIZE_REQUEST, host="mcp.example.com:8443", origin=ours).status_code
+            == 200
+        )
         assert httpx2.get(server.root + "/healthz").json() == {"status": "ok"}
         assert httpx2.get(server.root + "/metrics").status_code == 401
         assert httpx2.get(server.root + "/healthz", headers={"host": "evil"}).status_code == 421
 
 
 def test_without_tokens_it_stays_at_home(stub: Stub) -> None:
-    done = run(stub, "serve", "--http", "--host", "0.0.0.0")
+    done = run_command(stub, "serve", "--http", "--host", "0.0.0.0")
     assert done.returncode == 1
     assert "CONFIG_ERROR" in done.stderr and "GEMINI_MCP_HTTP_TOKENS" in done.stderr
     for name in ("https://mcp.example.com", "2001:db8::1", "a b"):
-        done = run(stub, "serve", "--http", "--port", "0", "--allowed-host", name)
+        done = run_command(stub, "serve", "--http", "--port", "0", "--allowed-host", name)
         assert done.returncode == 1 and f"--allowed-host {name}: " in done.stderr
-    with serving(stub, tokens=False) as server:
+    with running_server(stub, tokens=False) as server:
         for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
-            assert server.post(HELLO, **headers).status_code in (403, 421)
-        assert server.post(HELLO).status_code == 200
+            assert server.post(INITIALIZE_REQUEST, **headers).status_code in (403, 421)
+        assert server.post(INITIALIZE_REQUEST).status_code == 200
 
 
 @pytest.mark.parametrize("requests", representatives([500, 2000], [500]))
-def test_many_broken_requests_and_then_a_good_one(server: Running, requests: int) -> None:
+def test_many_broken_requests_and_then_a_good_one(server: RunningServer, requests: int) -> None:
     chance = random.Random(7)
-    good = json.dumps(call_of("search", query=QUESTION)).encode()
+    good = json.dumps(tool_call_request("search", query=QUESTION)).encode()
     answered = 0
     for number in range(requests):
         body = bytearray(good)
@@ -333,22 +345,22 @@ def test_many_broken_requests_and_then_a_good_one(server: Running, requests: int
     assert "Blue." in server.post(good).text
 
 
-def test_a_body_that_is_too_large(server: Running) -> None:
+def test_a_body_that_is_too_large(server: RunningServer) -> None:
     assert server.post(b" " * (20 << 20)).status_code == 413
 
 
-def test_a_head_that_is_too_large(server: Running) -> None:
+def test_a_head_that_is_too_large(server: RunningServer) -> None:
     try:
-        status = server.post(HELLO, **{"x-large": "a" * 300_000}).status_code
+        status = server.post(INITIALIZE_REQUEST, **{"x-large": "a" * 300_000}).status_code
     except httpx2.HTTPError:
         status = None  # the connection was closed while the client still spoke
     assert status in (None, 400, 431)
-    assert server.post(HELLO).status_code == 200
+    assert server.post(INITIALIZE_REQUEST).status_code == 200
 
 
 def test_slow_clients_are_not_waited_for(stub: Stub) -> None:
     stub.plays(TURN)
-    with serving(stub, request_head_timeout=2) as server:
+    with running_server(stub, request_head_timeout=2) as server:
         connect = ("127.0.0.1", server.port)
         again = socket.create_connection(connect, timeout=30)
         again.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -357,7 +369,7 @@ def test_slow_clients_are_not_waited_for(stub: Stub) -> None:
         slow = [socket.create_connection(connect, timeout=30) for _ in range(50)]
         for number, each in enumerate(slow):
             each.sendall(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n"[: 10 + number])
-        assert "Blue." in server.post(call_of("search", query=QUESTION)).text
+        assert "Blue." in server.post(tool_call_request("search", query=QUESTION)).text
         assert slow[0].recv(100) == b"", "whoever does not come to an end is shown the door"
         while again.recv(1000):
             pass
@@ -371,13 +383,15 @@ def test_slow_clients_are_not_waited_for(stub: Stub) -> None:
 def test_ready_healthy_and_measured(stub: Stub) -> None:
     stub.plays(TURN)
     stub.environ["GEMINI_API_KEY"] = "a-key-that-is-one"
-    with serving(stub) as server:
+    with running_server(stub) as server:
         assert httpx2.get(server.root + "/readyz").json() == {"status": "ready"}
-        server.post(call_of("search", query=QUESTION))
-        server.post(call_of("search", query=""))
-        hanging = call_of("search", query=HANG)
-        leave(server.address, hanging, lambda: stub.hanging, headers=accepting())
-        wait_until(lambda: not stub.alive())
+        server.post(tool_call_request("search", query=QUESTION))
+        server.post(tool_call_request("search", query=""))
+        hanging = tool_call_request("search", query=HANG)
+        post_and_disconnect(
+            server.address, hanging, lambda: stub.hanging_pids, headers=request_headers()
+        )
+        wait_until(lambda: not stub.live_pids())
         headers = {"authorization": f"Bearer {TOKENS[0]}"}
         cancelled = 'gemini_mcp_calls_total{outcome="cancelled",tool="search"} 1.0'
         metrics = server.root + "/metrics"
@@ -398,12 +412,12 @@ def test_ready_healthy_and_measured(stub: Stub) -> None:
 
 def test_not_ready_without_a_sign_in(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_CLI_PATH"] = str(fake_gemini.install(stub.home))
-    with serving(stub) as server:
+    with running_server(stub) as server:
         answer = httpx2.get(server.root + "/readyz")
     assert (answer.status_code, answer.json()["code"]) == (503, "AUTH_ERROR")
 
 
-def test_nobody_is_told_of_others_reports(server: Running) -> None:
+def test_nobody_is_told_of_others_reports(server: RunningServer) -> None:
     version = "2026-07-28"
     meta: Any = {
         "io.modelcontextprotocol/protocolVersion": version,
@@ -426,12 +440,12 @@ async def test_a_small_load(calls: int, clients: int) -> None:
 
 def test_not_ready_without_a_cli(stub: Stub, tmp_path: Path) -> None:
     stub.environ["GEMINI_MCP_CLI_PATH"] = str(tmp_path / "nowhere")
-    with serving(stub) as server:
+    with running_server(stub) as server:
         answer = httpx2.get(server.root + "/readyz")
     assert (answer.status_code, answer.json()["code"]) == (503, "CLI_NOT_FOUND")
 
 
-def stops_listening(server: Running) -> None:
+def stops_listening(server: RunningServer) -> None:
     """Wait until a server that was told to stop has begun to."""
 
     def is_refused() -> bool:
@@ -444,7 +458,7 @@ def stops_listening(server: Running) -> None:
 class Asking(threading.Thread):
     """A call that goes on beside the test."""
 
-    def __init__(self, server: Running, query: str) -> None:
+    def __init__(self, server: RunningServer, query: str) -> None:
         super().__init__()
         self._server = server
         self._query = query
@@ -452,12 +466,12 @@ class Asking(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        self.answer = self._server.post(call_of("search", query=self._query)).text
+        self.answer = self._server.post(tool_call_request("search", query=self._query)).text
 
 
 def test_a_server_that_is_told_to_stop_lets_calls_end(stub: Stub) -> None:
     stub.plays({**TURN, "gate": True})
-    with serving(stub) as server:
+    with running_server(stub) as server:
         asking = Asking(server, QUESTION)
         wait_until(lambda: len(stub.runs) == 1)
         server.process.terminate()
@@ -471,9 +485,9 @@ def test_a_server_that_is_told_to_stop_lets_calls_end(stub: Stub) -> None:
 def test_a_call_that_does_not_end_in_time_is_ended(stub: Stub, twice: bool) -> None:
     stub.plays(TURN)
     stub.environ["GEMINI_MCP_GRACE"] = "60" if twice else "1"
-    with serving(stub) as server:
+    with running_server(stub) as server:
         asking = Asking(server, HANG)
-        wait_until(lambda: stub.hanging)
+        wait_until(lambda: stub.hanging_pids)
         begin = time.monotonic()
         server.process.terminate()
         if twice:

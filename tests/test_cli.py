@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.support import QUESTION, Stub, command, eventually, found, report
-from tests.support.terminal import run
+from tests.support import QUESTION, Stub, command, eventually, model_answer, search_with_sources
+from tests.support.cli import run_command
 
 
 def run_alone(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -27,7 +27,12 @@ def run_alone(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_report_is_on_stdout_and_the_rest_on_stderr(stub: Stub) -> None:
-    stub.plays({"text": report("# Blue\n\nYes."), "searches": [found("blue sky", "nasa")]})
+    stub.plays(
+        {
+            "text": model_answer("# Blue\n\nYes."),
+            "searches": [search_with_sources("blue sky", "nasa")],
+        }
+    )
 
     done = run_alone(stub, "search", QUESTION)
 
@@ -37,9 +42,9 @@ def test_the_report_is_on_stdout_and_the_rest_on_stderr(stub: Stub) -> None:
 
 
 def test_json_is_the_structured_result(stub: Stub) -> None:
-    stub.plays({"text": report("Blue.")})
+    stub.plays({"text": model_answer("Blue.")})
 
-    done = run(stub, "search", "--json", QUESTION)
+    done = run_command(stub, "search", "--json", QUESTION)
 
     assert json.loads(done.stdout)["result"] == "Blue."
 
@@ -47,7 +52,7 @@ def test_json_is_the_structured_result(stub: Stub) -> None:
 def test_an_error_has_exit_code_one_and_a_next_step(stub: Stub) -> None:
     stub.plays_scenario("no-sign-in")
 
-    done = run(stub, "search", QUESTION)
+    done = run_command(stub, "search", QUESTION)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "AUTH_ERROR: " in done.stderr
@@ -55,36 +60,36 @@ def test_an_error_has_exit_code_one_and_a_next_step(stub: Stub) -> None:
 
 
 def test_an_error_in_json_is_on_stdout(stub: Stub) -> None:
-    done = run(stub, "search", "--json", "  ")
+    done = run_command(stub, "search", "--json", "  ")
 
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["code"] == "INVALID_INPUT"
 
 
 def test_bad_usage_has_exit_code_two(stub: Stub) -> None:
-    assert run(stub, "search").returncode == 2
-    assert run(stub, "no-such-command").returncode == 2
+    assert run_command(stub, "search").returncode == 2
+    assert run_command(stub, "no-such-command").returncode == 2
 
 
 def test_the_folder_of_a_command_is_gone_afterwards(stub: Stub) -> None:
     stub.plays_scenario("good")
 
-    run(stub, "search", QUESTION)
+    run_command(stub, "search", QUESTION)
 
-    assert stub.files_left() == []
+    assert stub.leftover_files() == []
 
 
 def test_terminal_escapes_in_a_report_are_inert(stub: Stub) -> None:
     stub.plays({"text": '{"success": true, "report": "a\\u001b]0;evil\\u0007b"}'})
 
-    done = run(stub, "search", QUESTION)
+    done = run_command(stub, "search", QUESTION)
 
     assert "\x1b" not in done.stdout and "\x07" not in done.stdout
 
 
 def test_a_report_is_shown_even_where_a_character_cannot_be(stub: Stub) -> None:
     stub.environ["PYTHONIOENCODING"] = "ascii"
-    stub.plays({"text": report("Blue 天.")})
+    stub.plays({"text": model_answer("Blue 天.")})
 
     done = run_alone(stub, "search", QUESTION)
 
@@ -92,7 +97,7 @@ def test_a_report_is_shown_even_where_a_character_cannot_be(stub: Stub) -> None:
 
 
 def test_a_reader_that_leaves_is_no_failure(stub: Stub) -> None:
-    stub.plays({"text": report("x" * 200_000)})
+    stub.plays({"text": model_answer("x" * 200_000)})
     reader, writer = os.pipe()
     os.close(reader)
 
@@ -106,7 +111,7 @@ def test_a_reader_that_leaves_is_no_failure(stub: Stub) -> None:
 
 
 def test_in_a_terminal_the_report_is_rendered(stub: Stub) -> None:
-    stub.plays({"text": report("# Blue\n\nVery **blue**.")})
+    stub.plays({"text": model_answer("# Blue\n\nVery **blue**.")})
     primary, secondary = pty.openpty()
 
     process = subprocess.Popen(
@@ -123,13 +128,22 @@ def test_in_a_terminal_the_report_is_rendered(stub: Stub) -> None:
     assert "Very" in shown and "**" not in shown and "\x1b[1m" in shown
 
 
-VERIFIED = {"text": report("# Blue\n\nProved.", verified=True), "searches": [found("b", "esa")]}
+VERIFIED = {
+    "text": model_answer("# Blue\n\nProved.", verified=True),
+    "searches": [search_with_sources("b", "esa")],
+}
 
 
 def test_a_deep_search_shows_rounds_and_report(stub: Stub) -> None:
-    stub.plays({"text": report("Draft."), "searches": [found("a", "nasa")], "rounds": [VERIFIED]})
+    stub.plays(
+        {
+            "text": model_answer("Draft."),
+            "searches": [search_with_sources("a", "nasa")],
+            "rounds": [VERIFIED],
+        }
+    )
 
-    done = run(stub, "deep-search", QUESTION, "--max-iterations", "3")
+    done = run_command(stub, "deep-search", QUESTION, "--max-iterations", "3")
 
     assert (done.returncode, done.stdout) == (0, "# Blue\n\nProved.\n")
     assert "[INFO] Deep search round 2/3...\n" in done.stderr
@@ -138,11 +152,11 @@ def test_a_deep_search_shows_rounds_and_report(stub: Stub) -> None:
 
 
 def test_a_deep_search_can_be_json_and_a_file_at_once(stub: Stub, tmp_path: Path) -> None:
-    stub.plays({"text": report("Draft."), "rounds": [VERIFIED]})
+    stub.plays({"text": model_answer("Draft."), "rounds": [VERIFIED]})
     output = tmp_path / "report.md"
     output.write_text("old")
 
-    done = run(stub, "deep-search", QUESTION, "--json", "--output", str(output))
+    done = run_command(stub, "deep-search", QUESTION, "--json", "--output", str(output))
 
     assert json.loads(done.stdout)["verified"] is True
     assert output.read_text() == "# Blue\n\nProved.\n"
@@ -154,8 +168,8 @@ def test_a_deep_search_can_be_json_and_a_file_at_once(stub: Stub, tmp_path: Path
 def test_a_file_is_written_whatever_becomes_of_the_screen(
     stub: Stub, tmp_path: Path, redirect: str
 ) -> None:
-    long = report("word " * 60_000, verified=True)
-    stub.plays({"text": report("Draft."), "rounds": [{**VERIFIED, "text": long}]})
+    long = model_answer("word " * 60_000, verified=True)
+    stub.plays({"text": model_answer("Draft."), "rounds": [{**VERIFIED, "text": long}]})
     output = tmp_path / "report.md"
     asked = shlex.join(command("deep-search", QUESTION, "--output", str(output)))
 
@@ -169,13 +183,13 @@ def test_a_file_is_written_whatever_becomes_of_the_screen(
 
 def test_colours_that_are_forced_do_not_hide_the_log(stub: Stub) -> None:
     stub.environ["FORCE_COLOR"] = "1"
-    stub.plays({"text": report("Draft."), "rounds": [VERIFIED]})
+    stub.plays({"text": model_answer("Draft."), "rounds": [VERIFIED]})
 
     assert "[INFO] Deep search round 2/5...\n" in run_alone(stub, "deep-search", QUESTION).stderr
 
 
 def test_ctrl_c_may_be_pressed_often(stub: Stub, tmp_path: Path) -> None:
-    stub.plays({"text": report("Draft."), "rounds": [{"hang": "start"}]})
+    stub.plays({"text": model_answer("Draft."), "rounds": [{"hang": "start"}]})
     output = tmp_path / "report.md"
     process = subprocess.Popen(
         command("deep-search", QUESTION, "--output", str(output)),
@@ -201,7 +215,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_search(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    done = run(stub, "deep-search", QUESTION, "--output", str(tmp_path / name))
+    done = run_command(stub, "deep-search", QUESTION, "--output", str(tmp_path / name))
 
     assert (done.returncode, stub.runs) == (2, [])
     assert "cannot be written" in done.stderr
@@ -212,7 +226,7 @@ def test_a_failed_deep_search_leaves_the_file_alone(stub: Stub, tmp_path: Path) 
     output = tmp_path / "report.md"
     output.write_text("old")
 
-    done = run(stub, "deep-search", QUESTION, "--output", str(output))
+    done = run_command(stub, "deep-search", QUESTION, "--output", str(output))
 
     assert (done.returncode, output.read_text()) == (1, "old")
     assert "AUTH_ERROR" in done.stderr
@@ -234,7 +248,7 @@ def interrupted(stub: Stub, at_run: int) -> subprocess.CompletedProcess[str]:
 
 
 def test_ctrl_c_prints_the_best_report_so_far(stub: Stub) -> None:
-    stub.plays({"text": report("Draft."), "rounds": [{"hang": "start", "children": 1}]})
+    stub.plays({"text": model_answer("Draft."), "rounds": [{"hang": "start", "children": 1}]})
 
     done = interrupted(stub, at_run=2)
 
@@ -242,8 +256,8 @@ def test_ctrl_c_prints_the_best_report_so_far(stub: Stub) -> None:
     assert "not verified · 2 rounds" in done.stderr
     assert "cancelled" in done.stderr
     assert "Traceback" not in done.stderr
-    assert stub.alive() == []
-    assert stub.files_left() == []
+    assert stub.live_pids() == []
+    assert stub.leftover_files() == []
 
 
 def test_ctrl_c_in_the_first_round_says_that_there_is_nothing_yet(stub: Stub) -> None:
@@ -253,14 +267,17 @@ def test_ctrl_c_in_the_first_round_says_that_there_is_nothing_yet(stub: Stub) ->
 
     assert (done.returncode, done.stdout) == (130, "")
     assert "CANCELLED: " in done.stderr and "Traceback" not in done.stderr
-    assert stub.alive() == []
+    assert stub.live_pids() == []
 
 
 def test_in_a_terminal_the_rounds_are_seen(stub: Stub) -> None:
     bad: dict[str, Any] = {"exit_code": 1, "stderr": "boom"}
-    lying = {"text": report("Draft.", verified=True)}
+    lying = {"text": model_answer("Draft.", verified=True)}
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
-    draft = {"text": report("Draft."), "searches": [found("a\u001b[2J", "nasa")]}
+    draft = {
+        "text": model_answer("Draft."),
+        "searches": [search_with_sources("a\u001b[2J", "nasa")],
+    }
     stub.plays({**draft, "rounds": [bad, lying, VERIFIED]})
     primary, secondary = pty.openpty()
 
@@ -282,7 +299,7 @@ def test_in_a_terminal_the_rounds_are_seen(stub: Stub) -> None:
     assert "✓ round 1/5 · 1 search · 1 source · " in plain
     assert "“a\ufffd[2J”" in plain and "nasa.org" in plain
     assert "✗ round 2/5 · " in plain and "EXECUTION_ERROR" in plain
-    assert "says it is verified, but it did not search" in plain
+    assert "claims to be verified, but it did not search" in plain
     assert "· verified" in plain
     assert "[INFO]" not in plain and "Traceback" not in plain
     assert process.returncode == 0

@@ -3,7 +3,7 @@
 import pytest
 from markdown_it import MarkdownIt
 
-from gemini_cli_mcp.research.markdown_splitter import MarkdownParts
+from gemini_cli_mcp.research.markdown_splitter import MarkdownSplitter
 
 HTML = MarkdownIt("commonmark").enable("table")
 CODE = "Before.\n\n```py\n" + "".join(f"print({n})\n" for n in range(50)) + "```\n\nAfter."
@@ -12,10 +12,10 @@ LIST = "".join(f"- item {n}\n  - nested\n\n    more\n" for n in range(30))
 
 
 def parts_of(report: str, size: int) -> list[str]:
-    parts, start, read = MarkdownParts(report), 0, list[str]()
+    parts, start, read = MarkdownSplitter(report), 0, list[str]()
     while start < len(report):
         end = parts.find_cut(start, min(len(report), start + size))
-        read.append(parts.part(start, end))
+        read.append(parts.extract(start, end))
         start = end
     return read
 
@@ -56,4 +56,4 @@ def test_a_list_is_cut_between_its_items() -> None:
 def test_a_part_that_begins_anywhere_makes_no_link_of_code(start: int) -> None:
     report = "A `[x](https://evil.com/a) ` b\n\n> ```\n> [y](https://evil.com/b)\n> ```\n\nEnd."
 
-    assert "<a " not in HTML.render(MarkdownParts(report).part(start, len(report)))
+    assert "<a " not in HTML.render(MarkdownSplitter(report).extract(start, len(report)))

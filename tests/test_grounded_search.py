@@ -38,12 +38,12 @@ from tests.support import (
     Result,
     Stub,
     eventually,
-    found,
-    report,
+    model_answer,
+    search_with_sources,
 )
 from tests.support.fake_api import FakeApi, fake_api
-from tests.support.marks import needs_real_cli, representatives
-from tests.support.server import in_process
+from tests.support.matrix import needs_real_cli, representatives
+from tests.support.mcp_server import in_process_client
 
 AGY = ROOT / "scripts" / "stub-agy"
 SHAPE = re.compile(
@@ -76,7 +76,12 @@ class Providers:
             "STUB_AGY_DIR": str(self.agy_runs),
             "GEMINI_MCP_MAX_CYCLES": "1",
         }
-        stub.plays({"text": report(), "searches": [{**found("sky", "nasa"), "text": "Blue.[1]"}]})
+        stub.plays(
+            {
+                "text": model_answer(),
+                "searches": [{**search_with_sources("sky", "nasa"), "text": "Blue.[1]"}],
+            }
+        )
         api.direct = "Blue, says NASA."
 
     def use(self, providers: str) -> None:
@@ -88,7 +93,7 @@ class Providers:
 
     async def ground(self, query: object = QUESTION, *how: object) -> Result:
         settings = self.stub.settings
-        with self.stub.desk(settings) as desk:
+        with self.stub.researcher(settings) as desk:
             return await grounded_search(
                 desk, settings, query, *how, progress=self.stub.messages.append
             )
@@ -188,7 +193,7 @@ async def test_the_real_cli_searches_with_the_asked_model_and_thinking(
     sent = search.body["generationConfig"]["thinkingConfig"]
     assert {name: sent[name] for name in expected} == expected
     assert QUESTION in api.requests[0].text
-    assert providers.stub.files_left() == []
+    assert providers.stub.leftover_files() == []
 
 
 @needs_real_cli
@@ -232,7 +237,10 @@ async def test_agy_gets_the_key_if_its_own_settings_use_one(providers: Providers
 
 async def test_a_long_prompt_goes_to_agy_by_stdin(providers: Providers) -> None:
     providers.use("antigravity")
-    turn = {"response": report("word " * 40_000), "searches": [{"query": "sky", "output": "x"}]}
+    turn = {
+        "response": model_answer("word " * 40_000),
+        "searches": [{"query": "sky", "output": "x"}],
+    }
     file = providers.agy_runs.parent / "turn.json"
     file.write_text(json.dumps(turn))
     providers.stub.environ["STUB_AGY_TURN"] = str(file)
@@ -261,7 +269,7 @@ async def test_an_old_agy_is_refused(providers: Providers, version: str) -> None
     providers.use("antigravity")
     providers.stub.environ["STUB_AGY_VERSION"] = version
 
-    with pytest.raises(CliNotFound, match=r"1\.1\.15|does not tell its version"):
+    with pytest.raises(CliNotFound, match=r"1\.1\.15|does not report its version"):
         await providers.ground()
 
 
@@ -282,7 +290,7 @@ async def test_the_notice_of_agys_terms_comes_once(
     providers.use("antigravity")
     settings = providers.stub.settings
 
-    with providers.stub.desk(settings) as desk:
+    with providers.stub.researcher(settings) as desk:
         for _ in range(2):
             await grounded_search(desk, settings, QUESTION, progress=providers.stub.messages.append)
 
@@ -316,7 +324,7 @@ async def test_bad_arguments_are_refused(
         ("gemini", (QUESTION, None, None, True), "`api`"),
         ("gemini", (QUESTION, "pro"), "`api`"),
         ("antigravity", (QUESTION, None, None, True), "`api`"),
-        ("antigravity", (QUESTION, None, "off"), "`gemini` and `api`"),
+        ("antigravity", (QUESTION, None, "off"), "`gemini` or `api`"),
     ],
 )
 async def test_what_a_provider_cannot_do_is_refused_with_who_can(
@@ -333,7 +341,7 @@ async def test_what_a_provider_cannot_do_is_refused_with_who_can(
 
 async def test_a_model_that_does_not_search_is_asked_once_more(providers: Providers) -> None:
     providers.stub.plays(
-        {"text": "I know it."}, {"text": "done", "searches": [found("sky", "nasa")]}
+        {"text": "I know it."}, {"text": "done", "searches": [search_with_sources("sky", "nasa")]}
     )
 
     result = await providers.ground()
@@ -343,10 +351,14 @@ async def test_a_model_that_does_not_search_is_asked_once_more(providers: Provid
 
 
 UNGROUNDED: dict[str, dict[str, Any]] = {
-    "answers without searching": {"text": report("From memory."), "searches": []},
-    "finds no sources": {"text": report(), "searches": [{"query": "sky"}]},
-    "has no record": {"text": report(), "searches": [found("sky", "nasa")], "record": False},
-    "speaks plain text": {"text": report(), "format": "text"},
+    "answers without searching": {"text": model_answer("From memory."), "searches": []},
+    "finds no sources": {"text": model_answer(), "searches": [{"query": "sky"}]},
+    "has no record": {
+        "text": model_answer(),
+        "searches": [search_with_sources("sky", "nasa")],
+        "record": False,
+    },
+    "speaks plain text": {"text": model_answer(), "format": "text"},
 }
 
 
@@ -545,7 +557,7 @@ async def test_a_search_that_fails_is_tried_four_times(
     providers: Providers, name: str, variable: str | None
 ) -> None:
     providers.use(name)
-    providers.stub.plays({"text": report(), "searches": [{"query": "sky", "error": "500"}]})
+    providers.stub.plays({"text": model_answer(), "searches": [{"query": "sky", "error": "500"}]})
     if variable:
         providers.stub.environ[variable] = "failed-search"
 
@@ -581,7 +593,7 @@ async def test_a_report_of_the_api_gets_links_where_its_supports_are(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
-    api.direct = report('The sky "is" blue.')
+    api.direct = model_answer('The sky "is" blue.')
     api.support = (api.direct.encode().index(b"blue.") + 5,)
 
     result = await providers.stub.search()
@@ -598,7 +610,7 @@ async def test_a_report_of_the_api_gets_links_where_its_supports_are(
 async def test_the_api_corrects_without_tools(providers: Providers, api: FakeApi) -> None:
     providers.use("api")
     api.direct = "Blue, but no JSON."
-    api.texts = [report("Blue, but no JSON.")]
+    api.texts = [model_answer("Blue, but no JSON.")]
 
     result = await providers.stub.search()
 
@@ -825,7 +837,7 @@ async def test_a_deep_search_ends_with_its_report_when_no_provider_is_left(
 ) -> None:
     providers.use("gemini,antigravity")
     failed(providers, "antigravity", "no-sign-in")
-    draft = {"text": report("Draft."), "searches": [found("sky", "nasa")]}
+    draft = {"text": model_answer("Draft."), "searches": [search_with_sources("sky", "nasa")]}
     providers.stub.plays(draft, {"exit_code": 41, "stderr": "no"})
 
     result = await providers.stub.deep_search()
@@ -870,7 +882,7 @@ def test_an_error_is_a_text_to_act_on(error: GeminiMcpError, heading: str) -> No
 
 
 async def test_a_client_gets_result_and_errors_in_markdown(providers: Providers) -> None:
-    async with in_process(providers.stub) as client:
+    async with in_process_client(providers.stub) as client:
         good = await client.call_tool("grounded_search", {"query": QUESTION})
         bad = await client.call_tool("grounded_search", {"query": QUESTION, "thinking": "loud"})
         providers.stub.plays({"text": "From memory."})

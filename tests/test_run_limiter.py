@@ -12,13 +12,20 @@ from mcp import Client
 
 from gemini_cli_mcp.errors import Busy
 from gemini_cli_mcp.owner import CURRENT_OWNER
-from gemini_cli_mcp.providers.gemini.run_result import RunResult
 from gemini_cli_mcp.providers.run_limiter import RunLimiter, Slot
-from gemini_cli_mcp.types import ProgressCallback
-from tests.support import QUESTION, Result, Stub, Turn, eventually, found, is_alive, report
-from tests.support.server import in_process
+from tests.support import (
+    QUESTION,
+    Result,
+    Stub,
+    Turn,
+    eventually,
+    is_alive,
+    model_answer,
+    search_with_sources,
+)
+from tests.support.mcp_server import in_process_client
 
-SEARCHED: Turn = {"text": report(), "searches": [found("sky", "nasa")]}
+SEARCHED: Turn = {"text": model_answer(), "searches": [search_with_sources("sky", "nasa")]}
 
 
 def limited(stub: Stub, *, concurrency: int, queue: int) -> None:
@@ -67,7 +74,7 @@ class Calls:
 
 @asynccontextmanager
 async def calling(stub: Stub) -> AsyncGenerator[Calls]:
-    async with in_process(stub) as client, anyio.create_task_group() as tasks:
+    async with in_process_client(stub) as client, anyio.create_task_group() as tasks:
         yield Calls(client, tasks)
 
 
@@ -132,7 +139,7 @@ async def test_no_more_processes_than_allowed_run_at_once(stub: Stub) -> None:
 
 async def test_who_was_let_in_is_not_refused_later(stub: Stub) -> None:
     limited(stub, concurrency=1, queue=0)
-    stub.plays({"text": "prose", "correction": {"text": report("prose")}})
+    stub.plays({"text": "prose", "correction": {"text": model_answer("prose")}})
 
     result = await stub.search()
     deep = await stub.deep_search(max_iterations=2)
@@ -144,9 +151,6 @@ async def test_who_was_let_in_is_not_refused_later(stub: Stub) -> None:
 class Chair(Slot):
     def __init__(self, room: "Room") -> None:
         self._room = room
-
-    async def run(self, prompt: str, progress: ProgressCallback) -> RunResult:
-        raise NotImplementedError
 
     def release(self) -> None:
         self._room.chairs += 1

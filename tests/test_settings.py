@@ -1,8 +1,6 @@
-"""The configuration: every variable checked at start, and the README's table true."""
+"""The configuration: every variable checked at start."""
 
-import re
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -71,23 +69,3 @@ def test_a_wrong_value_is_named_with_what_it_should_be(variable: str, value: str
 def test_all_wrong_values_are_named_at_once() -> None:
     with pytest.raises(ConfigError, match=r"GEMINI_MCP_TIMEOUT.*GEMINI_MCP_MAX_CYCLES"):
         Settings.from_env({"GEMINI_MCP_TIMEOUT": "x", "GEMINI_MCP_MAX_CYCLES": "y"})
-
-
-def test_the_readme_lists_every_variable_as_it_is() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", readme, re.MULTILINE)
-
-    def default(value: object) -> str:
-        if isinstance(value, tuple):
-            value = ",".join(cast("tuple[str, ...]", value))
-        return "unset" if value in (None, "") else "see right" if callable(value) else f"`{value}`"
-
-    assert rows == [
-        (
-            field.title,
-            default(field.default_factory or field.default),
-            field.description,
-        )
-        for field in Settings.model_fields.values()
-        if field.title
-    ]
