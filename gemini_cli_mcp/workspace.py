@@ -184,9 +184,7 @@ class Workspace:
         except OSError:
             return []  # root() reports the reason when it is called
         return [
-            entry
-            for entry in entries
-            if _SERVER_ID.fullmatch(entry.name) and _is_own_folder(entry)
+            entry for entry in entries if _SERVER_ID.fullmatch(entry.name) and _is_own_folder(entry)
         ]
 
     def close(self) -> None:
