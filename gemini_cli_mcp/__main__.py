@@ -160,10 +160,11 @@ def _deep_search(settings: Settings, options: argparse.Namespace) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gemini-cli-mcp",
-        description="Google-grounded web research for MCP clients and for your terminal, powered "
-        "with the official gemini CLI. Without a command, serves MCP over stdio.",
+        description="Google-grounded web research for MCP clients and the terminal, powered by "
+        "the official gemini CLI. Without a command, serves MCP over stdio.",
         epilog="Run `gemini-cli-mcp COMMAND --help` for the options of a command. Configuration "
-        "is read from environment variables; `gemini-cli-mcp doctor` checks it.",
+        "is read from environment variables (docs/configuration.md); `gemini-cli-mcp doctor` "
+        "checks it.",
     )
     parser.add_argument(
         "--version", action="version", version=__version__, help="print the version and exit"
@@ -201,7 +202,7 @@ def build_parser() -> argparse.ArgumentParser:
     search.set_defaults(command=_search)
     deep_search = subparsers.add_parser(
         "deep-search",
-        help="research in rounds until the report is verified",
+        help="research in rounds until the report is verified or the rounds are used up",
         description="Research a question in rounds until the report is verified. This takes "
         "minutes; press Ctrl-C to stop early and print the best report so far.",
     )
@@ -231,12 +232,12 @@ def build_parser() -> argparse.ArgumentParser:
     grounded.add_argument(
         "--thinking",
         choices=list(THINKING_TOKENS),
-        help="how much the model thinks (default: GEMINI_MCP_GROUNDED_THINKING)",
+        help="thinking level (default: GEMINI_MCP_GROUNDED_THINKING)",
     )
     grounded.add_argument(
         "--include-thoughts",
         action="store_true",
-        help="include the model's thoughts; requires the provider `api`",
+        help="include the model's thoughts; requires provider `api`",
     )
     grounded.add_argument(
         "--json", action="store_true", help="print the structured result instead of the answer"
@@ -244,21 +245,21 @@ def build_parser() -> argparse.ArgumentParser:
     grounded.set_defaults(command=_grounded_search)
     web = subparsers.add_parser(
         "web-search",
-        help="search the web and list the matching pages",
-        description="Search the web and list the matching pages.",
+        help="search the web and list the hits",
+        description="Search the web and list the hits.",
     )
     web.add_argument("query", metavar="QUERY", help="what to search for")
+    web.add_argument("--engine", help="id of an engine in the engines file (GEMINI_MCP_WEB_SEARCH)")
     web.add_argument(
-        "--engine", help="engine to use, by its id in the file that GEMINI_MCP_WEB_SEARCH names"
-    )
-    web.add_argument(
-        "--recency", choices=list(RECENCY_DAYS), help="only list pages from this period"
+        "--recency",
+        choices=list(RECENCY_DAYS),
+        help="only list pages at most this old (default: noLimit)",
     )
     web.add_argument(
         "--count",
         type=int,
         metavar="N",
-        help=f"maximum number of pages, from 1 to {MAX_HITS} (default: {DEFAULT_HITS})",
+        help=f"maximum number of hits, from 1 to {MAX_HITS} (default: {DEFAULT_HITS})",
     )
     web.add_argument(
         "--json", action="store_true", help="print the structured result instead of the list"
@@ -267,9 +268,9 @@ def build_parser() -> argparse.ArgumentParser:
     gateway = subparsers.add_parser(
         "gateway",
         help="add web search to the models of an OpenAI-compatible server",
-        description="Serve an OpenAI-compatible API that forwards to another server and adds the "
-        "web_search tool to its models. Set GEMINI_MCP_UPSTREAM_URL, or `gateway.upstreams` in "
-        "the file that GEMINI_MCP_WEB_SEARCH names.",
+        description="Serve an OpenAI-compatible API that forwards requests to an upstream server "
+        "and lets its models search the web. Set GEMINI_MCP_UPSTREAM_URL, or `gateway.upstreams` "
+        "in the engines file (GEMINI_MCP_WEB_SEARCH).",
     )
     gateway.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
@@ -285,11 +286,9 @@ def build_parser() -> argparse.ArgumentParser:
     login = subparsers.add_parser(
         "login",
         help="sign in with a provider's official CLI",
-        description="Run the sign-in of a provider's official CLI in this terminal.",
+        description="Start a provider's official CLI in this terminal, to sign in there.",
     )
-    login.add_argument(
-        "provider", choices=["gemini", "antigravity"], help="the provider to sign in to"
-    )
+    login.add_argument("provider", choices=["gemini", "antigravity"], help="the provider")
     login.set_defaults(command=_login)
     doctor = subparsers.add_parser(
         "doctor",
@@ -316,13 +315,11 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME[=VALUE]",
-        help="set an environment variable for the server; without a value, the current value is "
-        "copied (repeatable)",
+        help="set an environment variable for the server; without =VALUE, the value from the "
+        "current environment (repeatable)",
     )
     mode = install.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--print", action="store_true", help="print the configuration instead of writing it"
-    )
+    mode.add_argument("--print", action="store_true", help="print the entry instead of writing it")
     mode.add_argument(
         "--uninstall", action="store_true", help="remove this server from the configuration"
     )

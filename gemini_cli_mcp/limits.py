@@ -42,7 +42,7 @@ class Limits:
     """Memory at which a process is replaced; a fresh one uses 210 MB."""
 
     telemetry_timeout: float = 6.0
-    """Wait for the telemetry of a run in a warm process, which writes it every five seconds."""
+    """Wait for the telemetry of a run in a shared process, which writes it every five seconds."""
 
     # Jobs and calls
     job_ttl: float = 3600.0

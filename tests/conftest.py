@@ -1,4 +1,4 @@
-"""Fixtures that every test may use."""
+"""Fixtures shared by all test modules."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -29,12 +29,12 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def no_process_left_running() -> Generator[None]:
-    """What a test leaves running surfaces in it, not as a warning in a later one."""
+def no_leaked_processes() -> Generator[None]:
+    """Fail the test that leaks a process, instead of warning in a later one."""
     yield
-    left = child.running_count()
+    running_count = child.running_count()
     child._running.clear()
-    assert not left
+    assert not running_count
 
 
 @pytest.fixture
@@ -49,22 +49,22 @@ def clock(mocker: MockerFixture) -> Clock:
 
 @pytest.fixture
 def api() -> Generator[FakeApi]:
-    with fake_api() as running:
-        running.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
-        yield running
+    with fake_api() as server:
+        server.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
+        yield server
 
 
 @pytest.fixture
 def real(stub: Stub, api: FakeApi) -> Stub:
-    """The same program on the real CLI, a process per run."""
+    """A `Stub` that runs the real CLI instead, with one process per run."""
     stub.environ["GEMINI_MCP_WARM"] = "0"
     return use_real_cli(stub, api)
 
 
 @pytest.fixture(scope="module")
 def upstream() -> Generator[ScriptedUpstream]:
-    with scripted_upstream() as running:
-        yield running
+    with scripted_upstream() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -78,21 +78,22 @@ def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -
 def quick_base(
     upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[str]:
-    """A gateway that is sooner at the end of its patience."""
+    """A gateway with short timeouts."""
     folder = tmp_path_factory.mktemp("gateway")
     with running_gateway(gateway_environment(folder, upstream), limits=QUICK_LIMITS) as address:
         yield address
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Tests of a gateway's clients: some of them in every run, the whole product in the long one.
+    """Parametrize gateway tests: some clients in every run, all combinations in the long run.
 
-    `@pytest.mark.clients("every")` is for what depends on the wire, "one" for what does not.
+    Use `@pytest.mark.clients("every")` for behaviour that depends on the wire format, and "one"
+    for behaviour that does not.
     """
     if {"client", "way"} <= set(metafunc.fixturenames):
         marker = metafunc.definition.get_closest_marker("clients")
-        which = marker.args[0] if marker else "some"
-        quick = {"every": EVERY_CLIENT, "some": SOME_CLIENTS, "one": ONE_CLIENT}[which]
+        selection = marker.args[0] if marker else "some"
+        quick = {"every": EVERY_CLIENT, "some": SOME_CLIENTS, "one": ONE_CLIENT}[selection]
         metafunc.parametrize(("client", "way"), representatives(EVERY_CLIENT, quick))
 
 

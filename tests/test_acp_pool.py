@@ -1,4 +1,4 @@
-"""Warm processes: `gemini --acp`, the real one or a stand-in, on a loopback fake of the API."""
+"""Shared processes: `gemini --acp`, real or fake, against a fake API on loopback."""
 
 import asyncio
 import json
@@ -33,25 +33,24 @@ from tests.support import (
 from tests.support.acp import SharedSlotsFirst, acp_pids, acp_program
 from tests.support.fake_api import SEARCH, Body, FakeApi
 from tests.support.matrix import needs_real_cli
-from tests.support.mcp_server import SEARCH_FRAMES as SEARCH_CALL
-from tests.support.mcp_server import in_process_client, start_server
+from tests.support.mcp_server import SEARCH_FRAMES, in_process_client, start_server
 
-SINGLE = "starting gemini"
-"""The first word of a run in a process of its own."""
+DEDICATED_START = "starting gemini"
+"""First progress message of a run in a dedicated process."""
 
 
 @pytest.fixture
 def real(real: Stub, api: FakeApi) -> Stub:
-    """The program on the real CLI, with warm processes."""
+    """The program with the real CLI and shared processes."""
     real.environ["GEMINI_MCP_WARM"] = "1"
-    real.limits = Limits(telemetry_timeout=0)  # five seconds that few of these tests need
+    real.limits = Limits(telemetry_timeout=0)  # few of these tests need the default of five seconds
     api.calls = [SEARCH]
     return real
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.long, needs_real_cli])])
 def cli(request: pytest.FixtureRequest, stub: Stub, api: FakeApi) -> Stub:
-    """The same on a stand-in, for what is our own doing; in the long run also on the real one."""
+    """The program with a fake CLI, to test our own behaviour; with the real one in test-long."""
     use_real_cli(stub, api)
     api.calls = [SEARCH]
     if request.param == "fake":
@@ -60,7 +59,9 @@ def cli(request: pytest.FixtureRequest, stub: Stub, api: FakeApi) -> Stub:
 
 
 @needs_real_cli
-async def test_a_warm_search_is_like_a_single_one(real: Stub, api: FakeApi) -> None:
+async def test_a_search_in_a_shared_process_matches_a_dedicated_run(
+    real: Stub, api: FakeApi
+) -> None:
     real.limits = Limits()
     async with acp_program(real) as program:
         await program.wait_ready()
@@ -93,7 +94,7 @@ async def test_a_warm_search_is_like_a_single_one(real: Stub, api: FakeApi) -> N
 
 
 @needs_real_cli
-async def test_a_query_is_never_a_command(real: Stub, api: FakeApi) -> None:
+async def test_a_query_is_never_run_as_a_command(real: Stub, api: FakeApi) -> None:
     queries = ["/help", "/memory show", "@settings.json", "$ls", "!ls", "-p x"]
     async with acp_program(real) as program:
         await program.wait_ready()
@@ -129,27 +130,27 @@ ERRORS: list[tuple[int, Body, str, float | None]] = [
 
 
 @needs_real_cli
-async def test_failures_have_the_names_that_single_runs_give_them(
+async def test_failures_have_the_same_codes_as_in_dedicated_runs(
     real: Stub, api: FakeApi, mocker: MockerFixture
 ) -> None:
-    mocker.patch.object(QuotaBreakers, "raise_if_open")  # each is to be met anew
-    named: list[tuple[str, float | None]] = []
+    mocker.patch.object(QuotaBreakers, "raise_if_open")  # every failure must come from the API
+    failures: list[tuple[str, float | None]] = []
     async with acp_program(real) as program:
         await program.wait_ready()
         for status, error, _, _ in ERRORS:
             api.failure = (status, {"error": {"code": status, **error}})
             with pytest.raises(GeminiMcpError) as caught:
                 await program.search()
-            named.append((caught.value.code, caught.value.retry_after_s))
+            failures.append((caught.value.code, caught.value.retry_after_s))
         reports = [path for path in real.leftover_files() if "client-error" in path.name]
 
-    assert named == [(code, after) for _, _, code, after in ERRORS]
-    assert SINGLE not in real.messages
-    assert reports == []  # they hold the conversation
+    assert failures == [(code, retry_after) for _, _, code, retry_after in ERRORS]
+    assert DEDICATED_START not in real.messages
+    assert reports == []  # they contain the conversation
 
 
 @needs_real_cli
-async def test_a_failed_search_and_an_empty_answer_are_seen(real: Stub, api: FakeApi) -> None:
+async def test_a_failed_search_and_an_empty_answer_are_detected(real: Stub, api: FakeApi) -> None:
     async with acp_program(real) as program:
         await program.wait_ready()
         api.failing = "search"
@@ -162,11 +163,11 @@ async def test_a_failed_search_and_an_empty_answer_are_seen(real: Stub, api: Fak
 
     assert result["metadata"]["grounded"] is False
     assert result["metadata"]["sources_visited"] == []
-    assert SINGLE not in real.messages
+    assert DEDICATED_START not in real.messages
 
 
 @needs_real_cli
-async def test_a_run_lost_in_turns_is_ended(real: Stub, api: FakeApi) -> None:
+async def test_a_run_that_exceeds_the_turn_limit_is_stopped(real: Stub, api: FakeApi) -> None:
     real.limits = Limits(max_turns=2, telemetry_timeout=0)
     async with acp_program(real) as program:
         await program.wait_ready()
@@ -174,16 +175,16 @@ async def test_a_run_lost_in_turns_is_ended(real: Stub, api: FakeApi) -> None:
         with pytest.raises(GeminiMcpError, match="turn limit"):
             await program.search()
 
-    assert SINGLE not in real.messages
+    assert DEDICATED_START not in real.messages
 
 
-async def test_a_cancelled_search_frees_its_seat_and_keeps_the_process(
+async def test_a_cancelled_search_frees_its_slot_and_keeps_the_process(
     cli: Stub, api: FakeApi
 ) -> None:
     cli.environ |= {"GEMINI_MCP_WARM_SESSIONS": "1", "GEMINI_MCP_CONCURRENCY": "1"}
     async with acp_program(cli) as program:
         await program.wait_ready()
-        before = program.pids()
+        old_pids = program.pids()
         api.hangs = True
         call = asyncio.ensure_future(program.search())
         await eventually(lambda: api.waiting == 1)
@@ -194,39 +195,39 @@ async def test_a_cancelled_search_frees_its_seat_and_keeps_the_process(
         cli.messages.clear()
         await program.search()
 
-        assert SINGLE not in cli.messages
-        assert program.pids() == before
+        assert DEDICATED_START not in cli.messages
+        assert program.pids() == old_pids
 
 
 @needs_real_cli
-async def test_an_unanswered_cancel_costs_nobody_else_more_than_time(
+async def test_a_process_that_ignores_a_cancel_is_replaced_and_other_runs_succeed(
     real: Stub, api: FakeApi
 ) -> None:
     real.limits = Limits(acp_drain_timeout=0.5, telemetry_timeout=0)
     async with acp_program(real) as program:
         await program.wait_ready()
-        before = program.pids()
+        old_pids = program.pids()
         api.requests.clear()
-        # The search sub-call waits for its next try, and hears nothing meanwhile.
+        # While the search sub-call waits for its next retry, it does not react to a cancellation.
         api.failing, api.failure = "search", (429, {"error": {"code": 429, "message": "Slow down"}})
-        lost = asyncio.ensure_future(program.search("lost"))
+        cancelled_call = asyncio.ensure_future(program.search("lost"))
         await eventually(lambda: len(api.requests) == 2)
         api.hangs = True
-        other = asyncio.ensure_future(program.search("other"))
+        other_call = asyncio.ensure_future(program.search("other"))
         await eventually(lambda: api.waiting == 1)
-        lost.cancel()
-        await asyncio.wait({lost})
+        cancelled_call.cancel()
+        await asyncio.wait({cancelled_call})
         api.hangs, api.failure = False, None
 
-        assert (await other)["success"]
-        await eventually(lambda: not set(program.pids()) & set(before))
+        assert (await other_call)["success"]
+        await eventually(lambda: not set(program.pids()) & set(old_pids))
 
 
 @needs_real_cli
-async def test_a_search_that_loops_without_end_is_stopped(
+async def test_an_endlessly_looping_search_is_stopped(
     real: Stub, api: FakeApi, clock: Clock
 ) -> None:
-    del real.environ["GEMINI_MODEL"]  # the search helper has a model of its own then
+    del real.environ["GEMINI_MODEL"]  # then the search helper uses its own model
     violation = {"quotaId": "GenerateRequestsPerDayPerProjectPerModel"}
     details = [{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}]
     async with acp_program(real) as program:
@@ -238,26 +239,26 @@ async def test_a_search_that_loops_without_end_is_stopped(
         clock.skip(real.limits.search_idle_timeout)
         with pytest.raises(GeminiMcpError, match="did not return"):
             await call
-        await eventually(quiet(api))
+        await eventually(no_recent_requests(api))
         api.failure = None
         await program.wait_ready()
         await program.search()
 
 
-def quiet(api: FakeApi) -> Callable[[], bool]:
-    """Whether nothing has come for half a second; a loop of the CLI asks fifty times in that."""
-    seen, since = len(api.requests), time.monotonic()
+def no_recent_requests(api: FakeApi) -> Callable[[], bool]:
+    """Return a check for half a second without requests; a looping CLI sends fifty in that time."""
+    request_count, last_change = len(api.requests), time.monotonic()
 
     def is_quiet() -> bool:
-        nonlocal seen, since
-        if len(api.requests) != seen:
-            seen, since = len(api.requests), time.monotonic()
-        return time.monotonic() - since > 0.5
+        nonlocal request_count, last_change
+        if len(api.requests) != request_count:
+            request_count, last_change = len(api.requests), time.monotonic()
+        return time.monotonic() - last_change > 0.5
 
     return is_quiet
 
 
-async def test_searches_in_a_killed_process_are_made_again(cli: Stub, api: FakeApi) -> None:
+async def test_searches_in_a_killed_process_are_repeated(cli: Stub, api: FakeApi) -> None:
     async with acp_program(cli) as program:
         await program.wait_ready()
         [pid] = program.pids()
@@ -265,12 +266,12 @@ async def test_searches_in_a_killed_process_are_made_again(cli: Stub, api: FakeA
         api.delay = 0.5
         results: list[Result] = []
 
-        async def one(number: int) -> None:
+        async def search(number: int) -> None:
             results.append(await program.search(f"question {number}"))
 
         async with anyio.create_task_group() as tasks:
             for number in range(8):
-                tasks.start_soon(one, number)
+                tasks.start_soon(search, number)
             await eventually(lambda: len(api.requests) >= 8)
             os.kill(pid, signal.SIGKILL)
 
@@ -278,63 +279,65 @@ async def test_searches_in_a_killed_process_are_made_again(cli: Stub, api: FakeA
         await program.wait_ready(except_pids=[pid])
 
 
-async def test_a_worn_process_is_replaced_without_a_gap(cli: Stub, api: FakeApi) -> None:
+async def test_a_process_at_its_session_limit_is_replaced_without_a_gap(
+    cli: Stub, api: FakeApi
+) -> None:
     cli.limits = Limits(acp_max_sessions=6)
-    seen: set[int] = set()
+    pids: set[int] = set()
     async with acp_program(cli) as program:
         await program.wait_ready()
         with anyio.fail_after(60):
-            while len(seen) < 3:
+            while len(pids) < 3:
                 await program.search()
-                seen.update(program.pids())
+                pids.update(program.pids())
         await eventually(lambda: len(program.pids()) <= 2)
 
-    assert SINGLE not in cli.messages
+    assert DEDICATED_START not in cli.messages
 
 
-async def test_a_process_that_grows_too_large_is_replaced(cli: Stub, api: FakeApi) -> None:
+async def test_a_process_over_the_memory_limit_is_replaced(cli: Stub, api: FakeApi) -> None:
     cli.limits = Limits(acp_max_memory_bytes=1)
     async with acp_program(cli) as program:
         await program.wait_ready()
-        before = program.pids()
+        old_pids = program.pids()
         await program.search()
-        await program.wait_ready(except_pids=before)
-        await eventually(lambda: not set(program.pids()) & set(before))
+        await program.wait_ready(except_pids=old_pids)
+        await eventually(lambda: not set(program.pids()) & set(old_pids))
 
-    assert SINGLE not in cli.messages
+    assert DEDICATED_START not in cli.messages
 
 
-async def test_an_idle_process_is_given_back_and_comes_back(cli: Stub, api: FakeApi) -> None:
+async def test_an_idle_process_is_stopped_and_restarted_on_demand(cli: Stub, api: FakeApi) -> None:
     cli.environ["GEMINI_MCP_WARM_IDLE"] = "0.5"
     async with acp_program(cli) as program:
         await eventually(lambda: program.pids())
         await eventually(lambda: not program.pids())
         await program.search()
-        assert SINGLE in cli.messages
+        assert DEDICATED_START in cli.messages
         await program.wait_ready()
 
 
-async def test_a_changed_sign_in_gets_a_new_process(cli: Stub, api: FakeApi) -> None:
+async def test_a_changed_sign_in_starts_a_new_process(cli: Stub, api: FakeApi) -> None:
     del cli.environ["GEMINI_API_KEY"]
     env_file = cli.home / ".gemini" / ".env"
     env_file.parent.mkdir()
     env_file.write_text("GEMINI_API_KEY=old-key\n")
     async with acp_program(cli) as program:
         await program.wait_ready()
-        before = program.pids()
+        old_pids = program.pids()
         env_file.write_text("GEMINI_API_KEY=new-key\n")
         api.requests.clear()
         await program.search()
         assert {request.key for request in api.requests} == {"new-key"}
-        await program.wait_ready(except_pids=before)
+        await program.wait_ready(except_pids=old_pids)
         api.requests.clear()
         await program.search()
 
     assert {request.key for request in api.requests} == {"new-key"}
-    assert SINGLE not in cli.messages
+    assert DEDICATED_START not in cli.messages
 
 
-async def test_without_a_sign_in_there_is_no_warm_process(cli: Stub, api: FakeApi) -> None:
+async def test_without_a_sign_in_no_shared_process_is_started(cli: Stub, api: FakeApi) -> None:
     del cli.environ["GEMINI_API_KEY"]
     async with acp_program(cli) as program:
         with pytest.raises(GeminiMcpError) as caught:
@@ -344,7 +347,7 @@ async def test_without_a_sign_in_there_is_no_warm_process(cli: Stub, api: FakeAp
     assert caught.value.code == "AUTH_ERROR"
 
 
-async def test_a_sign_in_that_sessions_refuse_is_not_tried_again(
+async def test_a_sign_in_rejected_by_sessions_is_not_retried(
     cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     cli.limits = Limits(acp_restart_delays=(0.05,))
@@ -362,7 +365,7 @@ async def test_a_sign_in_that_sessions_refuse_is_not_tried_again(
     assert caplog.text.count("session refused") == 1
 
 
-BROKEN: dict[str, Body] = {
+INCOMPLETE_CANDIDATES: dict[str, Body] = {
     "malformed": {"finishReason": "MALFORMED_FUNCTION_CALL", "index": 0},
     "blocked": {"finishReason": "SAFETY", "index": 0},
     "half": {
@@ -376,21 +379,21 @@ BROKEN: dict[str, Body] = {
 
 
 @needs_real_cli
-async def test_an_answer_that_breaks_off_is_none(real: Stub, api: FakeApi) -> None:
-    ended: dict[str, str] = {}
+async def test_an_incomplete_answer_is_a_failure(real: Stub, api: FakeApi) -> None:
+    codes: dict[str, str] = {}
     async with acp_program(real) as program:
         await program.wait_ready()
         api.preface = model_answer("A guess, before any search.")
-        for name, api.last in BROKEN.items():
+        for name, api.last in INCOMPLETE_CANDIDATES.items():
             with pytest.raises(GeminiMcpError) as caught:
                 await program.search()
-            ended[name] = caught.value.code
+            codes[name] = caught.value.code
 
-    assert ended == dict.fromkeys(BROKEN, "EXECUTION_ERROR")
-    assert SINGLE not in real.messages
+    assert codes == dict.fromkeys(INCOMPLETE_CANDIDATES, "EXECUTION_ERROR")
+    assert DEDICATED_START not in real.messages
 
 
-async def test_searches_in_a_frozen_process_are_made_elsewhere(
+async def test_searches_in_a_frozen_process_are_repeated_elsewhere(
     cli: Stub, api: FakeApi, clock: Clock
 ) -> None:
     cli.limits = Limits(acp_cancel_timeout=0.2, acp_drain_timeout=0.2)
@@ -406,7 +409,9 @@ async def test_searches_in_a_frozen_process_are_made_elsewhere(
         await eventually(lambda: pid not in program.pids())
 
 
-async def test_several_processes_are_kept_and_come_back(cli: Stub, api: FakeApi) -> None:
+async def test_several_idle_processes_are_stopped_and_restarted_on_demand(
+    cli: Stub, api: FakeApi
+) -> None:
     cli.environ |= {"GEMINI_MCP_WARM": "2", "GEMINI_MCP_WARM_IDLE": "1"}
     async with acp_program(cli) as program:
         await eventually(lambda: len(program.pids()) == 2)
@@ -415,7 +420,7 @@ async def test_several_processes_are_kept_and_come_back(cli: Stub, api: FakeApi)
         await eventually(lambda: len(program.pids()) == 2)
 
 
-async def test_long_runs_do_not_let_processes_pile_up(
+async def test_long_runs_do_not_accumulate_processes(
     cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -424,40 +429,38 @@ async def test_long_runs_do_not_let_processes_pile_up(
     async with acp_program(cli) as program:
         await program.wait_ready()
         [first] = program.pids()
-        long = asyncio.ensure_future(program.search("A LONG ONE"))
+        long_call = asyncio.ensure_future(program.search("A LONG ONE"))
         await eventually(lambda: api.waiting)
-        await program.search()  # that wears the process out, though it still has a run
+        await program.search()  # reaches the session limit of the process, which still has a run
         await eventually(lambda: caplog.text.count("ACP process ready") == 2)
         [second] = set(program.pids()) - {first}
-        await program.search()  # and that its successor
-        await anyio.sleep(0.5)  # in which a third one would start
+        await program.search()  # reaches that of its successor
+        await anyio.sleep(0.5)  # long enough for a third process to start
         assert set(program.pids()) == {first, second}
 
         api.let_go.set()
-        assert (await long)["success"]
+        assert (await long_call)["success"]
         await program.wait_ready(except_pids=[first, second])
 
 
-async def test_a_home_that_cannot_be_read_is_no_end_of_warm_processes(
-    cli: Stub, api: FakeApi
-) -> None:
+async def test_an_unreadable_home_does_not_crash_the_pool(cli: Stub, api: FakeApi) -> None:
     del cli.environ["GEMINI_API_KEY"]
-    cli.environ["HOME"] = "/" + "x" * 300  # no name can be that long
+    cli.environ["HOME"] = "/" + "x" * 300  # longer than a file name can be
     async with acp_program(cli) as program:
-        await anyio.wait_all_tasks_blocked()  # it has been looked for
+        await anyio.wait_all_tasks_blocked()  # the pool has looked for a sign-in
         with pytest.raises(GeminiMcpError):
             await program.search()
 
 
-async def test_no_process_is_started_before_the_handshake_is_over(cli: Stub) -> None:
-    hello, ready, _ = SEARCH_CALL
-    with start_server(cli, hello) as server:
+async def test_no_process_starts_before_the_handshake_is_complete(cli: Stub) -> None:
+    initialize, initialized, _ = SEARCH_FRAMES
+    with start_server(cli, initialize) as server:
         assert server.stdin and server.stdout
         assert json.loads(server.stdout.readline())["id"] == 1
-        await anyio.sleep(0.5)  # in which one would have come
+        await anyio.sleep(0.5)  # long enough for a process to start
         assert acp_pids(cli) == []
-        listing = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
-        server.stdin.write(ready + "\n" + listing + "\n")
+        list_tools = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
+        server.stdin.write(initialized + "\n" + list_tools + "\n")
         server.stdin.flush()
         await eventually(lambda: len(acp_pids(cli)) == 1)
         server.stdin.close()
@@ -467,55 +470,57 @@ async def test_no_process_is_started_before_the_handshake_is_over(cli: Stub) -> 
     assert cli.leftover_files() == []
 
 
-def ready_in(log: Iterable[str]) -> None:
-    """Read a server's log until its warm process is there."""
+def wait_for_ready_line(log: Iterable[str]) -> None:
+    """Read a server's log until its shared process is ready."""
     assert any("ACP process ready" in line for line in log)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_signal_to_the_server_ends_its_warm_process(
-    cli: Stub, number: signal.Signals
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_signal_to_the_server_ends_its_shared_process(
+    cli: Stub, signal_number: signal.Signals
 ) -> None:
-    hello, ready, _ = SEARCH_CALL
-    listing = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
-    with start_server(cli, hello, ready, listing) as server:
+    initialize, initialized, _ = SEARCH_FRAMES
+    list_tools = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
+    with start_server(cli, initialize, initialized, list_tools) as server:
         assert server.stderr
-        await anyio.to_thread.run_sync(ready_in, server.stderr, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(wait_for_ready_line, server.stderr, abandon_on_cancel=True)
         assert len(acp_pids(cli)) == 1
-        server.send_signal(number)
+        server.send_signal(signal_number)
         await eventually(lambda: server.poll() is not None)
 
     await eventually(lambda: not acp_pids(cli) and not cli.leftover_files())
 
 
-async def test_a_deep_search_runs_warm_while_every_other_place_is_taken(
+async def test_a_deep_search_uses_a_shared_process_while_all_other_slots_are_taken(
     cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     cli.environ["GEMINI_MCP_CONCURRENCY"] = "1"
     api.held = "HELD"
     api.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).", verified=True)]
-    seen: list[str] = []
+    progress_messages: list[str] = []
 
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        seen.append(message or "")
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        progress_messages.append(message or "")
 
     async with in_process_client(cli) as client, anyio.create_task_group() as tasks:
         await client.list_tools()
         tasks.start_soon(client.call_tool, "search", {"query": "HELD"})
         await eventually(lambda: api.waiting and "ACP process ready" in caplog.text)
-        told = await client.call_tool(
-            "deep_search", {"query": QUESTION, "max_iterations": 2}, progress_callback=note
+        reply = await client.call_tool(
+            "deep_search", {"query": QUESTION, "max_iterations": 2}, progress_callback=on_progress
         )
         api.let_go.set()
 
-        result: Any = told.structured_content
+        result: Any = reply.structured_content
         assert (result["verified"], result["metadata"]["iterations"]) == (True, 2)
-    assert not any(SINGLE in message for message in seen)
-    assert any("round 2/2: searching “why is the sky blue”" in message for message in seen)
+    assert not any(DEDICATED_START in message for message in progress_messages)
+    assert any(
+        "round 2/2: searching “why is the sky blue”" in message for message in progress_messages
+    )
 
 
-async def test_web_search_stays_warm_for_the_gateway(
+async def test_the_gateways_web_search_uses_a_shared_process(
     cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -524,18 +529,20 @@ async def test_web_search_stays_warm_for_the_gateway(
     workspace = Workspace(settings.config_dir)
     providers = ProviderRegistry(settings, workspace, cli.environ)
     providers.limiter = SharedSlotsFirst(settings.concurrency, settings.queue)
-    engines = WebSearch(settings, providers, cli.environ, warm=True)
+    web_search = WebSearch(settings, providers, cli.environ, warm=True)
     messages: list[str] = []
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engines.run_pool)
-            await engines.search("blue sky", progress=lambda _: None)  # the first one asks for it
+            tasks.start_soon(web_search.run_pool)
+            await web_search.search(
+                "blue sky", progress=lambda _: None
+            )  # starts the shared process
             await eventually(lambda: "ACP process ready" in caplog.text)
-            found = await engines.search("blue sky", progress=messages.append)
-            assert found["hits"][0]["url"] == f"{REDIRECT}nasa"
+            result = await web_search.search("blue sky", progress=messages.append)
+            assert result["hits"][0]["url"] == f"{REDIRECT}nasa"
             assert len(acp_pids(cli)) == 1
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()
     await eventually(lambda: not acp_pids(cli))
-    assert messages and SINGLE not in messages
+    assert messages and DEDICATED_START not in messages

@@ -1,4 +1,4 @@
-"""What a correction is given to read, and how far its result can be trusted."""
+"""The input of a correction, and how much of its result that input supports."""
 
 import pytest
 
@@ -12,11 +12,11 @@ from gemini_cli_mcp.research.correction import (
 )
 
 
-def test_short_lines_stay_as_they_are() -> None:
+def test_short_lines_are_kept_with_normalized_line_endings() -> None:
     assert wrap_for_cli("one\n\ntwo\r\nthree") == "one\n\ntwo\nthree"
 
 
-def test_long_lines_are_broken_and_lose_nothing() -> None:
+def test_long_lines_are_split_without_loss() -> None:
     text = "".join(chr(0x4E00 + n % 5000) for n in range(60_000))
 
     lines = wrap_for_cli(text).split("\n")
@@ -25,7 +25,7 @@ def test_long_lines_are_broken_and_lose_nothing() -> None:
     assert max(len(line.encode("utf-16-le")) // 2 for line in lines) < 2000
 
 
-def test_many_lines_are_joined_and_lose_nothing() -> None:
+def test_many_lines_are_joined_without_loss() -> None:
     text = "\n".join(f"line {n}" for n in range(5_000))
 
     packed = wrap_for_cli(text)
@@ -34,7 +34,7 @@ def test_many_lines_are_joined_and_lose_nothing() -> None:
     assert len(packed.split("\n")) <= MAX_LINES
 
 
-def test_more_than_a_cli_reads_is_refused() -> None:
+def test_text_longer_than_the_cli_reads_is_rejected() -> None:
     with pytest.raises(ExecutionFailed, match="too long"):
         wrap_for_cli("x" * (MAX_LINE_CHARS * MAX_LINES + 1))
 
@@ -50,5 +50,7 @@ def test_more_than_a_cli_reads_is_refused() -> None:
         ("", "anything", 1.0),
     ],
 )
-def test_the_overlap_is_the_share_of_known_words(report: str, invalid: str, share: float) -> None:
+def test_the_overlap_is_the_share_of_words_from_the_invalid_output(
+    report: str, invalid: str, share: float
+) -> None:
     assert word_overlap(report, invalid) == pytest.approx(share)

@@ -1,4 +1,4 @@
-"""Every block of README and docs does what it says, or says what it needs."""
+"""Every code block in README and docs works as written, or states what it needs."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from gemini_cli_mcp.settings.engines_file import default_engines, load_engines_f
 from tests.support import ROOT, STUB, TOOLS, Stub
 from tests.support.doc_blocks import BLOCKS, PAGES, Block, blocks
 
-YAML = "require('yaml').parse(require('fs').readFileSync(0, 'utf8'))"
+PARSE_YAML = "require('yaml').parse(require('fs').readFileSync(0, 'utf8'))"
 
 
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)
-def test_commands_run_as_they_are_written(stub: Stub, block: Block) -> None:
-    # The tests are running, and .ci/run calls check and smoke; the others take minutes.
-    long = r"^scripts/(?:test-long|test|check|smoke|soak|package|coverage|bench)\b"
-    text = re.sub(long, r"test -x \g<0> #", block.text, flags=re.M)
+def test_commands_run_as_written(stub: Stub, block: Block) -> None:
+    # The tests are already running, .ci/run calls check and smoke, and the others take minutes.
+    slow_scripts = r"^scripts/(?:test-long|test|check|smoke|soak|package|coverage|bench)\b"
+    text = re.sub(slow_scripts, r"test -x \g<0> #", block.text, flags=re.M)
     text = text.replace(" report.md", f" {stub.home}/report.md")
     environ = {
         **stub.environ,
@@ -31,7 +31,7 @@ def test_commands_run_as_they_are_written(stub: Stub, block: Block) -> None:
         "STUB_GEMINI_PACE": "0",
     }
     options = ["-n"] if block.needs else ["-euo", "pipefail"]
-    done = subprocess.run(
+    completed = subprocess.run(
         ["bash", *options, "-c", text],
         cwd=ROOT,
         env=environ,
@@ -41,24 +41,24 @@ def test_commands_run_as_they_are_written(stub: Stub, block: Block) -> None:
         timeout=120,
     )
 
-    expected = 1 if "daily-quota" in text else 0
-    assert done.returncode == expected, done.stderr
+    expected_code = 1 if "daily-quota" in text else 0
+    assert completed.returncode == expected_code, completed.stderr
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
-def test_json_is_json(block: Block) -> None:
+def test_json_blocks_are_valid_json(block: Block) -> None:
     json.loads(block.text)
 
 
 @pytest.mark.parametrize("block", blocks("jsonc"), ids=str)
-def test_a_file_with_comments_is_one_of_engines(block: Block, tmp_path: Path) -> None:
+def test_jsonc_blocks_are_valid_engines_files(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "engines.json"
     path.write_text(block.text)
 
     assert load_engines_file(path, default_engines("gemini", "flash")).engines
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="a parser for YAML comes with it")
+@pytest.mark.skipif(not shutil.which("node"), reason="the YAML parser needs Node")
 @pytest.mark.parametrize(
     "text",
     [
@@ -66,24 +66,24 @@ def test_a_file_with_comments_is_one_of_engines(block: Block, tmp_path: Path) ->
         *(path.read_text() for path in sorted((ROOT / ".github/workflows").glob("*.yml"))),
     ],
 )
-def test_workflows_are_yaml_and_call_scripts_that_exist(text: str) -> None:
+def test_workflows_are_valid_yaml_and_call_existing_scripts(text: str) -> None:
     subprocess.run(
-        ["node", "-e", YAML], input=text, cwd=ROOT / "tests/clients", text=True, check=True
+        ["node", "-e", PARSE_YAML], input=text, cwd=ROOT / "tests/clients", text=True, check=True
     )
 
     for script in re.findall(r"- run: (\S+)", text):
         assert os.access(ROOT / script, os.X_OK)
 
 
-def test_every_block_is_of_a_kind_that_is_checked() -> None:
-    kinds = {block.language for block in BLOCKS}
+def test_every_block_has_a_language_that_is_checked() -> None:
+    languages = {block.language for block in BLOCKS}
 
-    assert kinds <= {"sh", "json", "jsonc", "yaml", "python", ""}
-    assert all(block.page == "design.md" for block in blocks(""))  # the plan of the house
+    assert languages <= {"sh", "json", "jsonc", "yaml", "python", ""}
+    assert all(block.page == "design.md" for block in blocks(""))  # the source layout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text("utf-8")):
         if link.startswith("https://"):
             continue
@@ -94,7 +94,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in slugs, f"{link}#{anchor}"
 
 
-def test_the_packages_tell_of_the_same_program() -> None:
+def test_package_manifests_agree_with_the_program() -> None:
     manifest = json.loads((ROOT / "scripts/mcpb/manifest.json").read_text())
     server = json.loads((ROOT / "server.json").read_text())
     [package] = server["packages"]
@@ -108,20 +108,22 @@ def test_the_packages_tell_of_the_same_program() -> None:
 DEPLOY = ROOT / "deploy"
 
 
-def test_the_container_file_is_a_good_one() -> None:
+def test_the_containerfile_passes_hadolint() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run(
+    completed = subprocess.run(
         [hadolint, "--no-color", str(DEPLOY / "Containerfile")], capture_output=True, text=True
     )
 
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (completed.returncode, completed.stdout) == (0, "")
 
 
-def test_the_container_file_copies_what_there_is() -> None:
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (DEPLOY / "Containerfile").read_text(), re.M)
+def test_the_containerfile_copies_existing_files_and_pins_the_cli() -> None:
+    copy_sources = re.findall(
+        r"^COPY (?!--from)(.+) \S+$", (DEPLOY / "Containerfile").read_text(), re.M
+    )
 
-    assert copied
-    for name in " ".join(copied).split():
+    assert copy_sources
+    for name in " ".join(copy_sources).split():
         assert (ROOT / name).exists(), name
     pinned = json.loads((ROOT / "tests/real-cli/package.json").read_text())["dependencies"]
     assert (
@@ -130,13 +132,15 @@ def test_the_container_file_copies_what_there_is() -> None:
     )
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
-def test_the_unit_is_one(tmp_path: Path) -> None:
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     text = (DEPLOY / "gemini-cli-mcp.service").read_text()
     unit = tmp_path / "gemini-cli-mcp.service"
     unit.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", text))
 
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    completed = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True
+    )
 
-    about_it = [line for line in done.stderr.splitlines() if "gemini-cli-mcp" in line]
-    assert about_it == []
+    warnings = [line for line in completed.stderr.splitlines() if "gemini-cli-mcp" in line]
+    assert warnings == []

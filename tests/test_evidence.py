@@ -1,4 +1,4 @@
-"""The ledger of a run, and the gate that every link of a report goes through."""
+"""The evidence ledger of a run, and the citation gate that checks every link of a report."""
 
 import html
 import json
@@ -21,7 +21,7 @@ from gemini_cli_mcp.types import RecordedFetch, RecordedSearch, Source
 from tests.support import REDIRECT, ROOT, Stub, model_answer, search_with_sources
 
 SEEN = "https://example.org/page"
-SAME = "https://www.nasa.gov/other"
+SAME_SITE = "https://www.nasa.gov/other"
 FAKE = "https://invented.example/x"
 REPLY = Reply(
     "",
@@ -46,7 +46,7 @@ def gate(text: str) -> str:
     return check_citations(text, LEDGER).text
 
 
-def test_the_ledger_holds_what_was_found_and_read_in_order() -> None:
+def test_the_ledger_lists_sources_queries_and_errors_in_order() -> None:
     urls = [source.url for source in LEDGER.sources]
 
     assert urls == [REDIRECT + "a", SEEN, "https://fetched.example/p?id=1"]
@@ -57,7 +57,7 @@ def test_the_ledger_holds_what_was_found_and_read_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "standing"),
+    ("url", "status"),
     [
         (SEEN, "seen"),
         (REDIRECT + "a", "seen"),
@@ -79,20 +79,20 @@ def test_the_ledger_holds_what_was_found_and_read_in_order() -> None:
         ("", "unseen"),
     ],
 )
-def test_a_url_stands_as_far_as_the_ledger_goes(url: str, standing: str) -> None:
-    assert LEDGER.link_status(url) == standing
+def test_link_status_depends_on_the_sources_in_the_ledger(url: str, status: str) -> None:
+    assert LEDGER.link_status(url) == status
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("url", "variant"),
     [
         ("https://例え.jp/道", "https://xn--r8jz45g.jp/%E9%81%93"),
         ("https://a.org", "http://www.a.org/"),
         ("https://a.org/?gclid=1&q=2", "https://a.org?q=2"),
     ],
 )
-def test_spellings_of_one_address_are_one(one: str, other: str) -> None:
-    assert canonical_url(one) == canonical_url(other)
+def test_spellings_of_one_url_have_the_same_canonical_form(url: str, variant: str) -> None:
+    assert canonical_url(url) == canonical_url(variant)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_spellings_of_one_address_are_one(one: str, other: str) -> None:
         (Source("https://www.who.int/x", "WHO"), "who.int"),
     ],
 )
-def test_the_domain_of_a_source_is_its_sites_own(source: Source, domain: str) -> None:
+def test_the_domain_of_a_source_comes_from_its_url_or_title(source: Source, domain: str) -> None:
     assert source_domain(source) == domain
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        f"A fact ([nasa.gov]({REDIRECT}a)) and [another]({SAME}).",
+        f"A fact ([nasa.gov]({REDIRECT}a)) and [another]({SAME_SITE}).",
         f"<{SEEN}> and (<{SEEN}>).",
         "[chapter](#chapter), [mail](mailto:a@b.org), <mailto:a@b.org>, <a@b.org>, a@b.org",
         f"A claim.[^1]\n\n[^1]: Example, <{SEEN}>\n",
@@ -123,14 +123,14 @@ def test_the_domain_of_a_source_is_its_sites_own(source: Source, domain: str) ->
         "\U0001f468\u200d\U0001f469\u200d\U0001f467 [1] \u0915\u094d\u200d\u0937",
     ],
 )
-def test_known_links_and_ordinary_text_stay_as_they_are(text: str) -> None:
+def test_known_links_and_ordinary_text_are_unchanged(text: str) -> None:
     assert gate(text) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "written"),
+    ("text", "expected"),
     [
-        (f"[a]({SAME} 'title')", f"[a]({SAME})"),
+        (f"[a]({SAME_SITE} 'title')", f"[a]({SAME_SITE})"),
         (f"At {SEEN}, and ({SEEN}).", f"At <{SEEN}>, and (<{SEEN}>)."),
         (f"See [the page][1].\n\n[1]: {SEEN} 'Title'\n", f"See [the page]({SEEN}).\n"),
         (f"Note[^a b] [^1]\n\n[^1]: {SEEN}", f"Note[^a b] [^1]\n\n[^1]: See here: <{SEEN}>"),
@@ -155,12 +155,12 @@ def test_known_links_and_ordinary_text_stay_as_they_are(text: str) -> None:
         ("[1]: no definition at all", "\\[1]: no definition at all"),
     ],
 )
-def test_there_is_one_way_to_write_a_thing(text: str, written: str) -> None:
-    assert gate(text) == written
+def test_equivalent_markdown_is_normalized(text: str, expected: str) -> None:
+    assert gate(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "passed"),
+    ("text", "expected"),
     [
         (f"A [title]({FAKE}).", f"A title {UNVERIFIED_MARK}."),
         (f"A [title]({FAKE} 'x') b", f"A title {UNVERIFIED_MARK} b"),
@@ -195,8 +195,8 @@ def test_there_is_one_way_to_write_a_thing(text: str, written: str) -> None:
         ("a@www.b.org, 1.www.2", f"a@{UNVERIFIED_MARK}, 1.{UNVERIFIED_MARK}"),
     ],
 )
-def test_invented_links_are_marked_and_no_links_any_more(text: str, passed: str) -> None:
-    assert gate(text) == passed
+def test_invented_links_are_replaced_with_the_unverified_mark(text: str, expected: str) -> None:
+    assert gate(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,15 @@ def test_invented_links_are_marked_and_no_links_any_more(text: str, passed: str)
         f"``a ` {FAKE}``",
     ],
 )
-def test_code_is_left_alone_and_its_surroundings_are_not(code: str) -> None:
+def test_urls_in_code_are_kept_and_urls_around_it_are_checked(code: str) -> None:
     assert gate(f"{FAKE}\n\n{code}") == f"{UNVERIFIED_MARK}\n\n{code}"
 
 
-def test_each_url_counts_once() -> None:
-    text = f"[a]({SEEN}) {SEEN}#x [b]({SAME}) [c]({FAKE}) {FAKE}/ www.invented.example/x [d](#top)"
+def test_each_url_is_counted_once() -> None:
+    text = (
+        f"[a]({SEEN}) {SEEN}#x [b]({SAME_SITE}) [c]({FAKE}) {FAKE}/ "
+        "www.invented.example/x [d](#top)"
+    )
 
     checked = check_citations(text, LEDGER)
 
@@ -220,48 +223,48 @@ def test_each_url_counts_once() -> None:
     assert "invented.example" not in checked.text
 
 
-UNITS = [
+REPEATED_FRAGMENTS = [
     *("[", "](", "[a](", "`", "` ``", "```\n", "<a:", "[a]: b\n", "http://a ", "((", "![", "]["),
     *("\\. https://a.b/x ", "\\."),
     *("[a%d]: b\n`c`\n\n", "\\", "x", "//a.b ", "a.com ", "xmpp:", "> ", "  - a\n", "[^1]: x\n"),
 ]
 
 
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.timeout(60)  # a second or two; what is quadratic takes minutes
-def test_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
-    def seconds(size: int) -> float:
-        count = size // len(unit)
-        text = "".join(unit % n for n in range(count)) if "%d" in unit else unit * count
-        begin = time.process_time()
+@pytest.mark.parametrize("fragment", REPEATED_FRAGMENTS)
+@pytest.mark.timeout(60)  # takes a second or two; quadratic time would take minutes
+def test_hostile_text_is_checked_in_linear_time(fragment: str) -> None:
+    def measure_seconds(size: int) -> float:
+        count = size // len(fragment)
+        text = "".join(fragment % n for n in range(count)) if "%d" in fragment else fragment * count
+        started = time.process_time()
         check_citations(text, LEDGER)
-        return time.process_time() - begin
+        return time.process_time() - started
 
-    seconds(1_000)
-    few, many = (min(seconds(size) for _ in range(3)) for size in (10_000, 40_000))
+    measure_seconds(1_000)
+    small, large = (min(measure_seconds(size) for _ in range(3)) for size in (10_000, 40_000))
 
-    assert many < 10 * few + 0.1  # four times as much; quadratic: sixteen times
+    assert large < 10 * small + 0.1  # 4 times the input; quadratic time would be 16 times
 
 
-def test_a_block_with_too_many_brackets_is_text() -> None:
+def test_a_block_with_too_many_brackets_becomes_plain_text() -> None:
     text = f"[x]({SEEN}) " * 700
 
     assert gate(text).startswith(rf"\[x\](<{SEEN}>) \[x\](")
 
 
-def test_a_report_that_is_too_large_is_refused() -> None:
+def test_an_oversized_report_is_rejected() -> None:
     with pytest.raises(ExecutionFailed, match="2,000,001 characters"):
         gate("x" * 2_000_001)
 
 
-def test_a_large_report_is_gated_to_its_end() -> None:
+def test_a_large_report_is_checked_to_its_end() -> None:
     text = "word " * 100_000 + f"\n\n[x]({FAKE})"
 
     assert gate(text).endswith(f"word \n\nx {UNVERIFIED_MARK}")
 
 
 @pytest.mark.parametrize(
-    ("found", "url", "standing"),
+    ("domain", "url", "status"),
     [
         ("business.example", "https://www.busineß.example/x", "unseen"),
         ("xn--busine-gta.example", "https://busineß.example/x", "domain"),
@@ -289,16 +292,16 @@ def test_a_large_report_is_gated_to_its_end() -> None:
         ("wordpress.com", "https://evil.wordpress.com/", "unseen"),
     ],
 )
-def test_a_found_site_covers_itself_and_nobody_else(found: str, url: str, standing: str) -> None:
-    source = Source(REDIRECT + "one", found)
+def test_a_source_domain_covers_only_its_own_site(domain: str, url: str, status: str) -> None:
+    source = Source(REDIRECT + "one", domain)
     ledger = Ledger.from_replies(
         Reply("", None, "ledger", searches=(RecordedSearch("q", sources=(source,)),))
     )
 
-    assert ledger.link_status(url) == standing
+    assert ledger.link_status(url) == status
 
 
-async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> None:
+async def test_seen_same_domain_and_invented_links_are_counted(stub: Stub) -> None:
     text = f"[seen]({REDIRECT}nasa) [near](https://nasa.org/x) [invented]({FAKE})"
     stub.plays({"text": model_answer(text), "searches": [search_with_sources("blue sky", "nasa")]})
 
@@ -311,7 +314,7 @@ async def test_a_report_with_a_seen_a_near_and_an_invented_link(stub: Stub) -> N
 
 
 @pytest.mark.parametrize("turn", [{"record": False}, {"format": "text"}])
-async def test_without_a_ledger_the_text_is_untouched(stub: Stub, turn: dict[str, object]) -> None:
+async def test_without_a_ledger_the_text_is_unchanged(stub: Stub, turn: dict[str, object]) -> None:
     stub.plays({"text": model_answer(f"[invented]({FAKE})"), **turn})
 
     result = await stub.search()
@@ -321,7 +324,7 @@ async def test_without_a_ledger_the_text_is_untouched(stub: Stub, turn: dict[str
     assert result["metadata"]["note"].startswith("Nothing was checked: ")
 
 
-async def test_without_any_search_a_note_says_so(stub: Stub) -> None:
+async def test_a_note_says_that_no_search_was_made(stub: Stub) -> None:
     stub.plays({"text": model_answer()})
 
     metadata = (await stub.search())["metadata"]
@@ -330,7 +333,7 @@ async def test_without_any_search_a_note_says_so(stub: Stub) -> None:
     assert metadata["note"] == "No web search was made, so the text is from the model's memory."
 
 
-async def test_what_a_model_says_instead_of_a_report_has_no_invented_link(stub: Stub) -> None:
+async def test_invented_links_are_removed_from_model_refusals(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
     refusal = {"success": False, "error": f"See [why]({FAKE}) and [this]({REDIRECT}nasa)."}
     stub.plays({"text": json.dumps(refusal), "searches": [search_with_sources("sky", "nasa")]})
@@ -341,27 +344,27 @@ async def test_what_a_model_says_instead_of_a_report_has_no_invented_link(stub: 
     assert f"See why {UNVERIFIED_MARK} and [this]({REDIRECT}nasa)." in caught.value.message
 
 
-async def test_the_words_of_a_failed_search_have_no_invented_link(stub: Stub) -> None:
+async def test_invented_links_are_removed_from_search_errors(stub: Stub) -> None:
     stub.plays({"text": model_answer(), "searches": [{"query": "x", "error": f"no, see {FAKE}"}]})
 
     assert (await stub.search())["metadata"]["note"].endswith(f"Error: no, see {UNVERIFIED_MARK}")
 
 
-async def test_the_text_of_a_dedicated_search_goes_through_the_gate(stub: Stub) -> None:
+async def test_texts_of_grounded_search_and_web_search_are_checked(stub: Stub) -> None:
     search = {
         **search_with_sources("sky", "nasa"),
         "text": f"Blue[1], says [x]({FAKE}) on evil.com.",
     }
     stub.plays({"text": "whatever", "searches": [search]})
     settings = stub.settings
-    with stub.researcher(settings) as desk:
+    with stub.researcher(settings) as researcher:
         engines = WebSearch(
             settings,
-            ProviderRegistry(settings, desk.workspace, stub.environ),
+            ProviderRegistry(settings, researcher.workspace, stub.environ),
             stub.environ,
-            desk.sleep,
+            researcher.sleep,
         )
-        grounded = await grounded_search(desk, settings, "x", progress=stub.messages.append)
+        grounded = await grounded_search(researcher, settings, "x", progress=stub.messages.append)
         hits = await engines.search("x", progress=stub.messages.append)
 
     assert rf"Blue[1], says x {UNVERIFIED_MARK} on evil\.com." in grounded["result"]
@@ -411,15 +414,15 @@ async def test_the_text_of_a_dedicated_search_goes_through_the_gate(stub: Stub) 
         "ww[w.evil.com/a](./x)",
     ],
 )
-def test_no_way_round_the_gate_leads_to_an_invented_address(text: str) -> None:
-    passed = gate(text)
+def test_the_gate_cannot_be_bypassed_to_link_an_invented_url(text: str) -> None:
+    gated = gate(text)
 
-    rendered = MarkdownIt("commonmark").enable("table").render(passed)
+    rendered = MarkdownIt("commonmark").enable("table").render(gated)
     assert (
         "evil.com"
         not in html.unescape(re.sub(r"<code>.*?</code>", "", rendered, flags=re.S)).lower()
     )
-    assert UNVERIFIED_MARK in passed or "evil" not in passed.lower()
+    assert UNVERIFIED_MARK in gated or "evil" not in gated.lower()
 
 
 @pytest.mark.parametrize(
@@ -429,13 +432,13 @@ def test_no_way_round_the_gate_leads_to_an_invented_address(text: str) -> None:
         f"Seen: [a]({SEEN}) and `code` and <{SEEN}>.\n\n- ```sh\n  curl {FAKE}\n  ```\n\nEnd.",
     ],
 )
-def test_good_links_beside_bad_things_stay(text: str) -> None:
+def test_known_links_next_to_hostile_text_are_kept(text: str) -> None:
     assert SEEN in gate(text)
     assert text.count(FAKE) == gate(text).count(FAKE)
 
 
 @pytest.mark.parametrize(
-    ("text", "written"),
+    ("text", "expected"),
     [
         (
             "``[x](https://evil.com/a)` ``[`y`](./p)",
@@ -458,18 +461,20 @@ def test_good_links_beside_bad_things_stay(text: str) -> None:
         (f"```\n{'- ' * 30}x\n{'> ' * 30}\n```", None),
     ],
 )
-def test_what_reviews_found(text: str, written: str | None) -> None:
-    assert gate(text) == (text if written is None else written)
+def test_review_findings_stay_fixed_and_the_gate_is_idempotent(
+    text: str, expected: str | None
+) -> None:
+    assert gate(text) == (text if expected is None else expected)
     assert gate(gate(text)) == gate(text)
 
 
-def test_a_table_of_endless_cells_is_text() -> None:
+def test_a_table_with_too_many_cells_does_not_inflate_the_report() -> None:
     text = ("|x" * 250 + "\n" + "|-" * 250 + "\n" + "x<b>\n" * 300 + "\n") * 3
 
     assert len(gate(text)) < 3 * len(text)
 
 
-def test_prose_behind_a_number_is_not_lost() -> None:
+def test_prose_after_something_like_a_link_definition_is_kept() -> None:
     text = f"[1]: {FAKE} is the paper by Smith, who found 42 %."
 
     assert gate(text) == rf"\[1]: {UNVERIFIED_MARK} is the paper by Smith, who found 42 %."
@@ -479,8 +484,8 @@ DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_a_document_means_the_same_behind_the_gate(path: Path) -> None:
-    class Every:
+def test_documents_render_the_same_after_link_rewriting(path: Path) -> None:
+    class AllowAll:
         def allowed_url(self, address: str) -> str | None:
             return address
 
@@ -490,8 +495,8 @@ def test_a_document_means_the_same_behind_the_gate(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
 
-    def shown(source: str) -> str:
+    def render(source: str) -> str:
         rendered = " ".join(markdown.render(source).split())
         return re.sub(r'<img src="([^"]*)" alt="([^"]*)" />', r'<a href="\1">\2</a>', rendered)
 
-    assert shown(rewrite_links(text, Every(), UNVERIFIED_MARK)) == shown(text)
+    assert render(rewrite_links(text, AllowAll(), UNVERIFIED_MARK)) == render(text)

@@ -1,4 +1,4 @@
-"""Nothing survives a call: twelve ways to be a bad child, six ways for a call to end."""
+"""No process or file outlives a call: twelve misbehaving CLIs, six ways for a call to end."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ from tests.support.faults import FAULTS, is_reached, wait_until_nothing_left
 from tests.support.matrix import representatives
 from tests.support.mcp_server import SEARCH_FRAMES, start_server
 
-HARD = ("ignores SIGTERM", "has a child nobody knows", "has twenty stubborn children")
-"""What a plain kill of the process or of its group would leave."""
-ESCAPED = {name for name, turn in FAULTS.items() if turn.get("escape")}
+HARD_FAULTS = ("ignores SIGTERM", "has a child nobody knows", "has twenty stubborn children")
+"""Faults that killing only the process or its process group would not clean up."""
+ESCAPING_FAULTS = {name for name, turn in FAULTS.items() if turn.get("escape")}
 
 
-@pytest.mark.parametrize("fault", representatives(FAULTS, [*HARD, "trickles"]))
-async def test_a_timeout_leaves_nothing(stub: Stub, clock: Clock, fault: str) -> None:
+@pytest.mark.parametrize("fault", representatives(FAULTS, [*HARD_FAULTS, "trickles"]))
+async def test_a_timeout_leaves_nothing_behind(stub: Stub, clock: Clock, fault: str) -> None:
     stub.plays(FAULTS[fault])
     call = asyncio.ensure_future(stub.search())
     await eventually(is_reached(stub, FAULTS[fault]))
@@ -37,17 +37,19 @@ async def test_a_timeout_leaves_nothing(stub: Stub, clock: Clock, fault: str) ->
 
 
 @pytest.mark.parametrize(
-    ("fault", "cancels"),
+    ("fault", "cancel_count"),
     representatives(
-        product(FAULTS, (1, 2)), [*product(FAULTS, (1,)), *((fault, 2) for fault in HARD)]
+        product(FAULTS, (1, 2)), [*product(FAULTS, (1,)), *((fault, 2) for fault in HARD_FAULTS)]
     ),
 )
-async def test_a_cancel_leaves_nothing(stub: Stub, fault: str, cancels: int) -> None:
+async def test_a_cancellation_leaves_nothing_behind(
+    stub: Stub, fault: str, cancel_count: int
+) -> None:
     stub.plays(FAULTS[fault])
     call = asyncio.ensure_future(stub.search())
     await eventually(is_reached(stub, FAULTS[fault]))
 
-    for _ in range(cancels):
+    for _ in range(cancel_count):
         call.cancel()
         await asyncio.sleep(0.01)
     with pytest.raises(asyncio.CancelledError):
@@ -57,11 +59,11 @@ async def test_a_cancel_leaves_nothing(stub: Stub, fault: str, cancels: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("fault", "number"),
+    ("fault", "signal_number"),
     representatives(
         product(FAULTS, (signal.SIGTERM, signal.SIGKILL)),
         [
-            *product(HARD, (signal.SIGTERM, signal.SIGKILL)),
+            *product(HARD_FAULTS, (signal.SIGTERM, signal.SIGKILL)),
             *product(
                 ("hangs in a search", "closes its stdout", "leaves a stubborn child behind"),
                 (signal.SIGKILL,),
@@ -69,22 +71,22 @@ async def test_a_cancel_leaves_nothing(stub: Stub, fault: str, cancels: int) -> 
         ],
     ),
 )
-async def test_a_signal_to_the_server_leaves_nothing(
-    stub: Stub, fault: str, number: signal.Signals
+async def test_a_signal_to_the_server_leaves_nothing_behind(
+    stub: Stub, fault: str, signal_number: signal.Signals
 ) -> None:
     stub.plays(FAULTS[fault])
 
     with start_server(stub, *SEARCH_FRAMES) as server:
         await eventually(is_reached(stub, FAULTS[fault]))
-        server.send_signal(number)
+        server.send_signal(signal_number)
         await eventually(lambda: server.poll() is not None)
 
-    assert server.returncode == (-9 if number == signal.SIGKILL else 0)
+    assert server.returncode == (-9 if signal_number == signal.SIGKILL else 0)
     await wait_until_nothing_left(stub)
 
 
-@pytest.mark.parametrize("fault", representatives(FAULTS, HARD))
-async def test_a_client_that_is_gone_leaves_nothing(stub: Stub, fault: str) -> None:
+@pytest.mark.parametrize("fault", representatives(FAULTS, HARD_FAULTS))
+async def test_a_client_disconnect_leaves_nothing_behind(stub: Stub, fault: str) -> None:
     stub.plays(FAULTS[fault])
 
     with start_server(stub, *SEARCH_FRAMES) as server:
@@ -96,8 +98,8 @@ async def test_a_client_that_is_gone_leaves_nothing(stub: Stub, fault: str) -> N
     await wait_until_nothing_left(stub)
 
 
-async def killed_guardian(stub: Stub, fault: str) -> list[int]:
-    """What is left of a run whose guardian was killed."""
+async def kill_guardian(stub: Stub, fault: str) -> list[int]:
+    """Kill the guardian of a run and return the pids that survive."""
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
     stub.plays(FAULTS[fault])
     call = asyncio.ensure_future(stub.search())
@@ -107,64 +109,64 @@ async def killed_guardian(stub: Stub, fault: str) -> list[int]:
     with pytest.raises(GeminiMcpError, match="killed by signal 9"):
         await call
     with suppress(TimeoutError):
-        await eventually(lambda: not stub.live_pids(), 1 if fault in ESCAPED else 30)
+        await eventually(lambda: not stub.live_pids(), 1 if fault in ESCAPING_FAULTS else 30)
     return stub.live_pids()
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - ESCAPED))
-async def test_a_killed_guardian_leaves_nothing(stub: Stub, fault: str) -> None:
-    assert await killed_guardian(stub, fault) == []
+@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - ESCAPING_FAULTS))
+async def test_a_killed_guardian_leaves_nothing_behind(stub: Stub, fault: str) -> None:
+    assert await kill_guardian(stub, fault) == []
 
 
-@pytest.mark.parametrize("fault", sorted(ESCAPED))
-async def test_a_killed_guardian_leaves_at_most_who_left_the_session(
+@pytest.mark.parametrize("fault", sorted(ESCAPING_FAULTS))
+async def test_only_a_child_in_another_session_survives_a_killed_guardian(
     stub: Stub, fault: str
 ) -> None:
-    """The one exception: nobody is there to adopt it."""
-    left = await killed_guardian(stub, fault)
+    """The one exception: without the guardian, no process adopts such a child."""
+    survivors = await kill_guardian(stub, fault)
 
-    for pid in left:
+    for pid in survivors:
         os.kill(pid, signal.SIGKILL)
-    assert stub.runs[0]["pid"] not in left and len(left) <= 1
+    assert stub.runs[0]["pid"] not in survivors and len(survivors) <= 1
 
 
-CLIENT = """
+CLIENT_PROGRAM = """
 import json, os, subprocess, sys, time
 server = subprocess.Popen(json.loads(sys.argv[1]), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-keeper = os.fork()
-if keeper == 0:
-    time.sleep(3600)  # holds the server's stdin open beyond our death
+stdin_holder = os.fork()
+if stdin_holder == 0:
+    time.sleep(3600)  # keeps the server's stdin open after this client is killed
 for frame in json.loads(sys.argv[2]):
     server.stdin.write(frame.encode() + b"\\n")
 server.stdin.flush()
-print(server.pid, keeper, flush=True)
+print(server.pid, stdin_holder, flush=True)
 time.sleep(3600)
 """
 
 
-async def test_the_server_leaves_with_its_client_even_if_stdin_stays_open(stub: Stub) -> None:
+async def test_the_server_exits_with_its_client_even_if_stdin_stays_open(stub: Stub) -> None:
     fault = FAULTS["hangs in a search"]
     stub.plays(fault)
     client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, json.dumps(command()), json.dumps(SEARCH_FRAMES)],
+        [sys.executable, "-c", CLIENT_PROGRAM, json.dumps(command()), json.dumps(SEARCH_FRAMES)],
         stdout=subprocess.PIPE,
         env=stub.environ,
         text=True,
     )
     assert client.stdout
-    server, keeper = map(int, client.stdout.readline().split())
+    server_pid, stdin_holder_pid = map(int, client.stdout.readline().split())
     try:
         await eventually(is_reached(stub, fault))
         client.kill()
         client.wait()
-        await eventually(lambda: not is_alive(server))
+        await eventually(lambda: not is_alive(server_pid))
         await wait_until_nothing_left(stub)
     finally:
-        os.kill(keeper, signal.SIGKILL)
+        os.kill(stdin_holder_pid, signal.SIGKILL)
         client.stdout.close()
 
 
-async def test_a_server_that_is_ending_takes_no_more_calls(stub: Stub) -> None:
+async def test_a_server_that_is_shutting_down_rejects_new_calls(stub: Stub) -> None:
     stub.plays({"hang": "start", "stubborn": True})
 
     with start_server(stub, *SEARCH_FRAMES) as server:
@@ -174,11 +176,11 @@ async def test_a_server_that_is_ending_takes_no_more_calls(stub: Stub) -> None:
         with suppress(BrokenPipeError):
             server.stdin.write(SEARCH_FRAMES[-1].replace('"id": 2', '"id": 3') + "\n")
             server.stdin.flush()
-        answers = {
-            answer["id"]: answer["result"]
+        results = {
+            reply["id"]: reply["result"]
             for line in server.stdout
-            if "id" in (answer := json.loads(line))
+            if "id" in (reply := json.loads(line))
         }
 
-    assert 3 not in answers or "shutting down" in answers[3]["content"][0]["text"]
+    assert 3 not in results or "shutting down" in results[3]["content"][0]["text"]
     assert len(stub.runs) == 1

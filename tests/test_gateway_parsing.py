@@ -1,4 +1,4 @@
-"""The pieces of the wire: events cut anywhere, and calls in every shape that upstreams send."""
+"""Parsing of upstream streams: events split anywhere, tool calls in every format seen."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,37 +12,40 @@ from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
 
 
-async def cut(data: bytes, size: int) -> AsyncIterator[bytes]:
+async def split(data: bytes, size: int) -> AsyncIterator[bytes]:
     for start in range(0, len(data), size):
         yield data[start : start + size]
 
 
-async def test_events_survive_every_cut() -> None:
-    sent = ['{"a": "搜索 🙂"}', "two\nlines", "[DONE]"]
+async def test_events_are_parsed_from_chunks_of_any_size() -> None:
+    expected = ['{"a": "搜索 🙂"}', "two\nlines", "[DONE]"]
     data = (
         b": ping\r\n\r\n"
-        + format_event(sent[0])
+        + format_event(expected[0])
         + b"data:two\r\ndata:lines\r\n\r\n"
         + b"data: [DONE]"
     )
 
     for size in range(1, len(data) + 1):
-        assert [text async for text in parse_events(cut(data, size), Limits())] == sent
+        assert [text async for text in parse_events(split(data, size), Limits())] == expected
 
 
-def calls(*deltas: JsonObject) -> list[JsonObject]:
-    made = ToolCallAssembler(1000)
+def assemble(*deltas: JsonObject) -> list[JsonObject]:
+    assembler = ToolCallAssembler(1000)
     for delta in deltas:
-        made.add_deltas([delta])
-    return [call.as_message() for call in made.calls]
+        assembler.add_deltas([delta])
+    return [call.as_message() for call in assembler.calls]
 
 
-def delta(arguments: object = None, **more: object) -> JsonObject:
-    function = {"name": more.pop("name", None), "arguments": arguments}
-    return {"function": {k: v for k, v in function.items() if v is not None}, **more}
+def delta(arguments: object = None, **fields: object) -> JsonObject:
+    function = {"name": fields.pop("name", None), "arguments": arguments}
+    return {
+        "function": {name: value for name, value in function.items() if value is not None},
+        **fields,
+    }
 
 
-def whole(call_id: str, arguments: str, name: str = "web_search") -> JsonObject:
+def complete_call(call_id: str, arguments: str, name: str = "web_search") -> JsonObject:
     return {
         "id": call_id,
         "type": "function",
@@ -51,29 +54,29 @@ def whole(call_id: str, arguments: str, name: str = "web_search") -> JsonObject:
 
 
 def test_deltas_are_joined_by_index() -> None:
-    assert calls(
+    assert assemble(
         delta("", index=0, id="a", name="web_search"),
         delta("", index=1, id="b", name="mine"),
         delta('{"q', index=0),
         delta("{}", index=1),
         delta('": 1}', index=0),
-    ) == [whole("a", '{"q": 1}'), whole("b", "{}", "mine")]
+    ) == [complete_call("a", '{"q": 1}'), complete_call("b", "{}", "mine")]
 
 
-def test_an_id_that_changes_is_the_first_one() -> None:
-    assert calls(delta('{"', index=0, id="a", name="web_search"), delta('"}', index=0, id="b")) == [
-        whole("a", '{""}')
-    ]
+def test_the_first_id_of_a_call_is_used() -> None:
+    assert assemble(
+        delta('{"', index=0, id="a", name="web_search"), delta('"}', index=0, id="b")
+    ) == [complete_call("a", '{""}')]
 
 
-def test_without_an_index_the_order_counts() -> None:
-    assert calls(
+def test_deltas_without_an_index_are_joined_in_order() -> None:
+    assert assemble(
         delta("1", id="a", name="web_search"), delta("2"), delta("3", id="b", name="web_search")
-    ) == [whole("a", "12"), whole("b", "3")]
+    ) == [complete_call("a", "12"), complete_call("b", "3")]
 
 
-def test_arguments_may_be_an_object_and_ids_missing() -> None:
-    call, other = calls(
+def test_arguments_may_be_objects_and_ids_may_be_missing() -> None:
+    call, other = assemble(
         delta({"query": "é"}, name="web_search"), delta({"query": 2}, name="web_search")
     )
 
@@ -86,20 +89,20 @@ def test_arguments_may_be_an_object_and_ids_missing() -> None:
         st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
     )
 )
-def test_garbage_is_no_call_and_no_crash(garbage: object) -> None:
-    made = ToolCallAssembler(1000)
-    made.add_deltas(garbage)
-    made.add_deltas([garbage])
-    made.add_deltas([{"function": garbage, "index": garbage}])
+def test_malformed_deltas_do_not_raise(garbage: object) -> None:
+    assembler = ToolCallAssembler(1000)
+    assembler.add_deltas(garbage)
+    assembler.add_deltas([garbage])
+    assembler.add_deltas([{"function": garbage, "index": garbage}])
 
-    assert all(isinstance(call.arguments, str) for call in made.calls)
+    assert all(isinstance(call.arguments, str) for call in assembler.calls)
 
 
-def test_arguments_that_are_none() -> None:
-    def asked(text: str) -> JsonObject | None:
-        made = ToolCallAssembler(1000)
-        made.add_deltas([delta(text, name="web_search")])
-        return search_arguments(made.calls[0])
+def test_search_arguments_must_be_an_object_or_a_string_of_one() -> None:
+    def parse(text: str) -> JsonObject | None:
+        assembler = ToolCallAssembler(1000)
+        assembler.add_deltas([delta(text, name="web_search")])
+        return search_arguments(assembler.calls[0])
 
-    assert [asked(text) for text in ("", "null", "[]", "no", '"x"')] == [None] * 5
-    assert asked(json.dumps('{"query": "x"}')) == {"query": "x"}
+    assert [parse(text) for text in ("", "null", "[]", "no", '"x"')] == [None] * 5
+    assert parse(json.dumps('{"query": "x"}')) == {"query": "x"}

@@ -1,4 +1,4 @@
-"""The Responses API: an upstream that knows it, and one that knows chat completions alone."""
+"""The Responses API, with a native upstream and with one that has only chat completions."""
 
 import json
 from collections.abc import Generator
@@ -30,12 +30,17 @@ from tests.support.scripted_upstream import (
     search,
 )
 
-MINE = {"type": "function", "name": "mine", "parameters": {"type": "object"}, "strict": False}
-HOSTED = {"type": "web_search"}
+CLIENT_TOOL = {
+    "type": "function",
+    "name": "mine",
+    "parameters": {"type": "object"},
+    "strict": False,
+}
+HOSTED_TOOL = {"type": "web_search"}
 
 
-def both_kinds(folder: Path, upstream: ScriptedUpstream) -> dict[str, str]:
-    """The environment of a gateway with an upstream of each kind."""
+def environment_with_both_upstreams(folder: Path, upstream: ScriptedUpstream) -> dict[str, str]:
+    """Return the environment of a gateway with one upstream of each kind."""
     upstreams = [
         {
             "id": "native",
@@ -50,7 +55,7 @@ def both_kinds(folder: Path, upstream: ScriptedUpstream) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def base(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(both_kinds(folder, upstream)) as address:
+    with running_gateway(environment_with_both_upstreams(folder, upstream)) as address:
         yield address
 
 
@@ -59,7 +64,9 @@ def quick_base(
     upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[str]:
     folder = tmp_path_factory.mktemp("gateway")
-    with running_gateway(both_kinds(folder, upstream), limits=QUICK_LIMITS) as address:
+    with running_gateway(
+        environment_with_both_upstreams(folder, upstream), limits=QUICK_LIMITS
+    ) as address:
         yield address
 
 
@@ -70,189 +77,211 @@ def ask(client: str, node_client: NodeClient | None) -> Ask:
             return respond_python
         case "openai-node":
             if node_client is None:
-                pytest.skip("scripts/test installs openai-node where Node is")
+                pytest.skip(
+                    "openai-node is not installed; scripts/test installs it if Node is available"
+                )
             return node_client.respond
         case _:
             return respond_over_http
 
 
-class Play:
-    """One client, one way to ask, one script."""
+class GatewaySession:
+    """One client in one mode, talking to a model with scripted replies."""
 
     def __init__(
-        self, upstream: ScriptedUpstream, base: str, ask: Ask, way: str, kind: str
+        self, upstream: ScriptedUpstream, base: str, ask: Ask, mode: str, upstream_kind: str
     ) -> None:
         self.upstream = upstream
-        self.way = way
-        self.kind = kind
-        self.model = f"{kind}-{uuid4().hex}"
+        self.mode = mode
+        self.upstream_kind = upstream_kind
+        self.model = f"{upstream_kind}-{uuid4().hex}"
         self._base = base
         self._ask = ask
 
-    def __call__(
+    def run(
         self, *replies: ScriptedReply, user: object = SEARCH_QUESTION, **request: object
     ) -> Outcome:
         self.upstream.plays(self.model, *replies)
-        return self.again(input=user, **request)
+        return self.send(input=user, **request)
 
-    def again(self, **request: object) -> Outcome:
-        return self._ask(self._base, self.way, {"model": self.model, **request})
+    def send(self, **request: object) -> Outcome:
+        return self._ask(self._base, self.mode, {"model": self.model, **request})
 
     @property
-    def bodies(self) -> list[Any]:
+    def requests(self) -> list[Any]:
+        """The request bodies that the upstream received."""
         return self.upstream.asked[self.model]
 
-    def results(self, body: int = -1) -> list[Any]:
-        """The search results in one of the requests, in whichever form."""
-        sent = self.bodies[body]
-        items = sent.get("input") or sent["messages"]
-        said = [item.get("output") or item.get("content") for item in items if is_result(item)]
-        return [json.loads(text) for text in said if text.startswith("{")]
+    def tool_results(self, index: int = -1) -> list[Any]:
+        """Return the search results in one of the upstream requests, of either API."""
+        request_body = self.requests[index]
+        items = request_body.get("input") or request_body["messages"]
+        outputs = [
+            item.get("output") or item.get("content") for item in items if is_tool_result(item)
+        ]
+        return [json.loads(text) for text in outputs if text.startswith("{")]
 
-    def tools(self, body: int = -1) -> list[str]:
-        listed = self.bodies[body].get("tools", [])
-        return [tool.get("name") or tool["function"]["name"] for tool in listed]
+    def tool_names(self, index: int = -1) -> list[str]:
+        tools = self.requests[index].get("tools", [])
+        return [tool.get("name") or tool["function"]["name"] for tool in tools]
 
 
-def is_result(item: Any) -> bool:
+def is_tool_result(item: Any) -> bool:
     return item.get("type") == "function_call_output" or item.get("role") == "tool"
 
 
 @pytest.fixture(params=["native", "chat"])
-def kind(request: pytest.FixtureRequest) -> str:
+def upstream_kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture
-def play(upstream: ScriptedUpstream, base: str, ask: Ask, way: str, kind: str) -> Play:
-    return Play(upstream, base, ask, way, kind)
+def session(
+    upstream: ScriptedUpstream, base: str, ask: Ask, way: str, upstream_kind: str
+) -> GatewaySession:
+    return GatewaySession(upstream, base, ask, way, upstream_kind)
 
 
-def test_without_intent_nothing_is_added(play: Play) -> None:
-    got = play(ScriptedReply("Hello."), user="Hello!")
+def test_requests_without_search_intent_get_no_tools(session: GatewaySession) -> None:
+    outcome = session.run(ScriptedReply("Hello."), user="Hello!")
 
-    assert (got.text, got.reason, got.calls, got.searches) == ("Hello.", "completed", [], [])
-    assert play.tools() == []
+    assert (outcome.text, outcome.reason, outcome.calls, outcome.searches) == (
+        "Hello.",
+        "completed",
+        [],
+        [],
+    )
+    assert session.tool_names() == []
 
 
 @pytest.mark.clients("every")
-def test_one_search(play: Play) -> None:
-    query = f"blue {play.model}"[:60]
-    url = play.upstream.url_of(query)
-    got = play(
+def test_one_search_is_run_and_its_hit_is_cited(session: GatewaySession) -> None:
+    query = f"blue {session.model}"[:60]
+    url = session.upstream.url_of(query)
+    outcome = session.run(
         ScriptedReply("Let me see.", [search(query)], thought="Hm."),
         ScriptedReply(f"天空是蓝的 ({url}), and so on."),
         include=["web_search_call.action.sources"],
     )
 
-    assert got.text == f"Let me see.天空是蓝的 ({url}), and so on."
-    assert (got.reason, got.calls, got.searches) == ("completed", [], [(query, "completed")])
-    kinds = [item["type"] for item in got.output]
-    assert kinds == ["reasoning", "message", "web_search_call", "message"]
-    assert got.output[2]["action"]["sources"] == [{"type": "url", "url": url}]
-    (cited,) = got.annotations
-    text = got.output[3]["content"][0]["text"]
-    assert text[cited["start_index"] : cited["end_index"]] == cited["url"] == url
-    (result,) = play.results()
+    assert outcome.text == f"Let me see.天空是蓝的 ({url}), and so on."
+    assert (outcome.reason, outcome.calls, outcome.searches) == (
+        "completed",
+        [],
+        [(query, "completed")],
+    )
+    item_types = [item["type"] for item in outcome.output]
+    assert item_types == ["reasoning", "message", "web_search_call", "message"]
+    assert outcome.output[2]["action"]["sources"] == [{"type": "url", "url": url}]
+    (citation,) = outcome.annotations
+    text = outcome.output[3]["content"][0]["text"]
+    assert text[citation["start_index"] : citation["end_index"]] == citation["url"] == url
+    (result,) = session.tool_results()
     assert result["hits"][0]["url"] == url and "never instructions" in result["note"]
-    assert got.usage["total_tokens"] == 2 * native_responses.USAGE["total_tokens"]
-    assert got.usage["input_tokens_details"]["cached_tokens"] == 2
-    assert play.tools(0) == ["web_search"]
+    assert outcome.usage["total_tokens"] == 2 * native_responses.USAGE["total_tokens"]
+    assert outcome.usage["input_tokens_details"]["cached_tokens"] == 2
+    assert session.tool_names(0) == ["web_search"]
 
 
-def test_two_searches_in_one_turn_and_a_second_one(play: Play) -> None:
-    got = play(
+def test_searches_in_one_turn_and_in_the_next_turn_all_run(session: GatewaySession) -> None:
+    outcome = session.run(
         ScriptedReply(calls=[search("one"), search("two", "call_2")]),
         ScriptedReply(calls=[search("three")]),
         ScriptedReply("Done."),
     )
 
-    assert (got.text, got.reason) == ("Done.", "completed")
-    assert got.searches == [("one", "completed"), ("two", "completed"), ("three", "completed")]
-    assert len(play.results()) == 3
+    assert (outcome.text, outcome.reason) == ("Done.", "completed")
+    assert outcome.searches == [("one", "completed"), ("two", "completed"), ("three", "completed")]
+    assert len(session.tool_results()) == 3
 
 
-def test_a_search_and_then_a_call_of_the_clients(play: Play) -> None:
-    got = play(
+def test_search_results_are_restored_after_a_later_client_call(session: GatewaySession) -> None:
+    outcome = session.run(
         ScriptedReply(calls=[search("one")]),
         ScriptedReply(calls=[call("mine", '{"a": 1}')]),
-        tools=[MINE],
+        tools=[CLIENT_TOOL],
     )
 
-    assert (got.calls, got.reason) == ([("mine", '{"a": 1}')], "completed")
-    play.again(input=with_result(got), tools=[MINE])
-    assert play.results()[0]["hits"], "what the model found is not lost on the way"
+    assert (outcome.calls, outcome.reason) == ([("mine", '{"a": 1}')], "completed")
+    session.send(input=input_with_tool_results(outcome), tools=[CLIENT_TOOL])
+    assert session.tool_results()[0]["hits"], "the search results are restored"
 
 
-def with_result(got: Outcome) -> list[Any]:
-    """The input as Codex sends it: all items again, and the results of its own calls."""
+def input_with_tool_results(outcome: Outcome) -> list[Any]:
+    """Return the input as Codex sends it: all items again, plus the results of its own calls."""
     results = [
         {"type": "function_call_output", "call_id": call_id, "output": "mine is done"}
-        for call_id in got.ids
+        for call_id in outcome.ids
     ]
-    return [{"role": "user", "content": SEARCH_QUESTION}, *got.output, *results]
+    return [{"role": "user", "content": SEARCH_QUESTION}, *outcome.output, *results]
 
 
 @pytest.mark.clients("every")
-def test_a_mixed_turn_loses_nothing(play: Play) -> None:
-    got = play(
+def test_a_turn_with_a_search_and_a_client_call_is_restored(session: GatewaySession) -> None:
+    outcome = session.run(
         ScriptedReply("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
         ScriptedReply("All there."),
-        tools=[MINE],
+        tools=[CLIENT_TOOL],
     )
-    assert (got.text, got.calls, got.ids) == ("Both.", [("mine", '{"a": 1}')], ["call_2"])
-    assert got.searches == [("sky", "completed")]
+    assert (outcome.text, outcome.calls, outcome.ids) == (
+        "Both.",
+        [("mine", '{"a": 1}')],
+        ["call_2"],
+    )
+    assert outcome.searches == [("sky", "completed")]
 
-    again = play.again(input=with_result(got), tools=[MINE])
+    follow_up = session.send(input=input_with_tool_results(outcome), tools=[CLIENT_TOOL])
 
-    assert (again.text, again.reason) == ("All there.", "completed")
-    assert [result["hits"][0]["title"] for result in play.results()] == ["About sky"]
-    sent = json.dumps(play.bodies[1])
+    assert (follow_up.text, follow_up.reason) == ("All there.", "completed")
+    assert [result["hits"][0]["title"] for result in session.tool_results()] == ["About sky"]
+    sent = json.dumps(session.requests[1])
     assert "mine is done" in sent and "web_search_call" not in sent
-    assert "web_search" in play.tools()
+    assert "web_search" in session.tool_names()
 
 
-def test_a_mixed_turn_that_the_upstream_stores(play: Play) -> None:
-    if play.kind == "chat":
-        got = play(ScriptedReply("Hi."), previous_response_id="resp_1")
-        assert got.status == 400 and "previous_response_id" in got.message
+def test_a_mixed_turn_stored_by_the_upstream_is_continued(session: GatewaySession) -> None:
+    if session.upstream_kind == "chat":
+        outcome = session.run(ScriptedReply("Hi."), previous_response_id="resp_1")
+        assert outcome.status == 400 and "previous_response_id" in outcome.message
         return
-    got = play(
+    outcome = session.run(
         ScriptedReply(calls=[search("zero")]),
         ScriptedReply(calls=[search("sky"), call("mine", '{"a": 1}', "call_2")]),
         ScriptedReply("All there."),
-        tools=[MINE],
+        tools=[CLIENT_TOOL],
     )
     result = {"type": "function_call_output", "call_id": "call_2", "output": "mine is done"}
-    response_id = f"resp_{play.model}_1"
-    again = play.again(previous_response_id=response_id, input=[result], tools=[MINE])
+    response_id = f"resp_{session.model}_1"
+    follow_up = session.send(previous_response_id=response_id, input=[result], tools=[CLIENT_TOOL])
 
-    assert (got.searches[1], again.text) == (("sky", "completed"), "All there.")
-    sent = play.bodies[2]
-    assert sent["previous_response_id"] == f"resp_{play.model}_2", "there it has all of it"
+    assert (outcome.searches[1], follow_up.text) == (("sky", "completed"), "All there.")
+    sent = session.requests[2]
+    assert sent["previous_response_id"] == f"resp_{session.model}_2", (
+        "the upstream stored the whole turn"
+    )
     assert [item["call_id"] for item in sent["input"]] == ["call_1", "call_2"]
-    assert play.tools() == ["mine", "web_search"], "the chain goes on"
+    assert session.tool_names() == ["mine", "web_search"], "the search may continue"
 
 
-def test_an_answer_that_goes_on_by_its_id(play: Play) -> None:
-    if play.kind == "chat":
-        pytest.skip("nothing is stored there")
-    play(ScriptedReply(calls=[search("zero")]), ScriptedReply("So."), ScriptedReply("Yes."))
-    play.again(previous_response_id=f"resp_{play.model}_1", input="Really?")
+def test_a_stored_response_is_continued_by_its_id(session: GatewaySession) -> None:
+    if session.upstream_kind == "chat":
+        pytest.skip("chat upstreams store nothing")
+    session.run(ScriptedReply(calls=[search("zero")]), ScriptedReply("So."), ScriptedReply("Yes."))
+    session.send(previous_response_id=f"resp_{session.model}_1", input="Really?")
 
-    assert play.bodies[2]["previous_response_id"] == f"resp_{play.model}_2"
-    assert "Really?" in json.dumps(play.bodies[2]["input"])
+    assert session.requests[2]["previous_response_id"] == f"resp_{session.model}_2"
+    assert "Really?" in json.dumps(session.requests[2]["input"])
 
 
-def test_rounds_are_bounded(play: Play) -> None:
-    got = play(
+def test_the_number_of_search_rounds_is_limited(session: GatewaySession) -> None:
+    outcome = session.run(
         *[ScriptedReply(calls=[search(f"{number}")]) for number in range(3)],
         ScriptedReply("Enough."),
         tool_choice="required",
     )
 
-    assert (got.text, got.reason, len(play.bodies)) == ("Enough.", "completed", 4)
-    assert [("tools" in body, body.get("tool_choice")) for body in play.bodies] == [
+    assert (outcome.text, outcome.reason, len(session.requests)) == ("Enough.", "completed", 4)
+    assert [("tools" in body, body.get("tool_choice")) for body in session.requests] == [
         (True, "required"),
         (True, None),
         (True, None),
@@ -260,128 +289,144 @@ def test_rounds_are_bounded(play: Play) -> None:
     ]
 
 
-def test_a_model_that_cannot_stop_gets_no_call_of_ours_out(play: Play) -> None:
-    got = play(*[ScriptedReply(calls=[search(f"{number}")]) for number in range(5)])
+def test_search_calls_beyond_the_limit_are_hidden_from_the_client(session: GatewaySession) -> None:
+    outcome = session.run(*[ScriptedReply(calls=[search(f"{number}")]) for number in range(5)])
 
-    assert (got.calls, got.reason, len(play.bodies)) == ([], "completed", 4)
-    assert "https://pages.example/0" in got.text and len(got.searches) == 3
+    assert (outcome.calls, outcome.reason, len(session.requests)) == ([], "completed", 4)
+    assert "https://pages.example/0" in outcome.text and len(outcome.searches) == 3
 
 
-def test_max_tool_calls(play: Play) -> None:
-    got = play(
+def test_max_tool_calls_limits_the_searches(session: GatewaySession) -> None:
+    outcome = session.run(
         ScriptedReply(calls=[search("one"), search("two", "call_2")]),
         ScriptedReply("Well."),
         max_tool_calls=1,
     )
 
-    assert (got.text, got.searches) == ("Well.", [("one", "completed"), ("two", "failed")])
-    assert "No more searches" in play.results()[1]["error"]
-    assert play.tools() == []
+    assert (outcome.text, outcome.searches) == ("Well.", [("one", "completed"), ("two", "failed")])
+    assert "No more searches" in session.tool_results()[1]["error"]
+    assert session.tool_names() == []
 
 
-def test_an_engine_that_fails_is_told_to_the_model(play: Play) -> None:
-    query = f"bad {play.model}"[:60]
-    play.upstream.engine_failures[query] = (401, {"error": {"code": "1000", "message": "no"}})
+def test_engine_failures_are_reported_to_the_model(session: GatewaySession) -> None:
+    query = f"bad {session.model}"[:60]
+    session.upstream.engine_failures[query] = (401, {"error": {"code": "1000", "message": "no"}})
 
-    got = play(ScriptedReply(calls=[search(query)]), ScriptedReply("I could not search."))
+    outcome = session.run(
+        ScriptedReply(calls=[search(query)]), ScriptedReply("I could not search.")
+    )
 
-    assert (got.text, got.searches) == ("I could not search.", [(query, "failed")])
-    assert play.results()[0]["error"]["code"] == "AUTH_ERROR"
+    assert (outcome.text, outcome.searches) == ("I could not search.", [(query, "failed")])
+    assert session.tool_results()[0]["error"]["code"] == "AUTH_ERROR"
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_an_upstream_that_refuses_is_passed_on(play: Play, status: int) -> None:
-    told = {"error": {"message": "Slow down.", "type": "rate_limit", "param": None, "code": "y"}}
-    refused = ScriptedReply(
-        status=status, body=json.dumps(told).encode(), headers={"retry-after": "7"}
+def test_upstream_errors_are_passed_to_the_client(session: GatewaySession, status: int) -> None:
+    error_body = {
+        "error": {"message": "Slow down.", "type": "rate_limit", "param": None, "code": "y"}
+    }
+    error_reply = ScriptedReply(
+        status=status, body=json.dumps(error_body).encode(), headers={"retry-after": "7"}
     )
 
-    first = play(refused)
+    first = session.run(error_reply)
     assert (first.status, "Slow down." in first.message) == (status, True)
 
-    later = play(ScriptedReply("So.", [search("one")]), refused)
+    later = session.run(ScriptedReply("So.", [search("one")]), error_reply)
     assert later.error is not None
-    if play.way == "whole":
+    if session.mode == "whole":
         assert (later.status, "Slow down." in later.message) == (status, True)
 
 
 @pytest.mark.clients("every")
-def test_an_upstream_that_is_cut_off_is_no_success(play: Play) -> None:
+def test_a_truncated_upstream_response_is_an_error(session: GatewaySession) -> None:
     for user in (SEARCH_QUESTION, "Hello!"):
-        got = play(ScriptedReply("A long answer that never comes to its end.", cut=True), user=user)
-        assert got.error is not None, user
+        outcome = session.run(
+            ScriptedReply("A long answer that never comes to its end.", cut=True), user=user
+        )
+        assert outcome.error is not None, user
 
 
 @pytest.mark.clients("every")
-def test_an_answer_that_is_too_long(play: Play) -> None:
-    got = play(ScriptedReply(calls=[search("x")]), ScriptedReply("Too long", reason="length"))
+def test_a_response_cut_off_by_its_length_is_incomplete(session: GatewaySession) -> None:
+    outcome = session.run(
+        ScriptedReply(calls=[search("x")]), ScriptedReply("Too long", reason="length")
+    )
 
-    if play.way == "helper" and got.error:
-        assert "response.completed" in got.message  # openai-python knows no other end
+    if session.mode == "helper" and outcome.error:
+        assert "response.completed" in outcome.message  # openai-python accepts no other final event
     else:
-        assert (got.reason, got.text) == ("incomplete", "Too long")
+        assert (outcome.reason, outcome.text) == ("incomplete", "Too long")
 
 
-def test_chinese(play: Play) -> None:
+def test_chinese_requests_are_searched_and_answered(session: GatewaySession) -> None:
     text = "谷歌一下：天空为什么是蓝色的？🙂"
-    got = play(ScriptedReply(calls=[search("天空")]), ScriptedReply(text), user="谷歌一下天空")
+    outcome = session.run(
+        ScriptedReply(calls=[search("天空")]), ScriptedReply(text), user="谷歌一下天空"
+    )
 
-    assert (got.text, got.searches) == (text, [("天空", "completed")])
+    assert (outcome.text, outcome.searches) == (text, [("天空", "completed")])
 
 
 @pytest.mark.clients("one")
 @pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}'])
-def test_arguments_that_are_garbage(play: Play, arguments: str) -> None:
-    got = play(ScriptedReply(calls=[call(arguments=arguments)]), ScriptedReply("Never mind."))
+def test_invalid_search_arguments_are_reported_to_the_model(
+    session: GatewaySession, arguments: str
+) -> None:
+    outcome = session.run(
+        ScriptedReply(calls=[call(arguments=arguments)]), ScriptedReply("Never mind.")
+    )
 
-    assert (got.text, got.searches) == ("Never mind.", [("", "failed")])
-    assert "error" in play.results()[0]
+    assert (outcome.text, outcome.searches) == ("Never mind.", [("", "failed")])
+    assert "error" in session.tool_results()[0]
 
 
-def test_hosted_tools_are_served_by_us(play: Play) -> None:
+def test_hosted_search_tools_are_served_by_the_gateway(session: GatewaySession) -> None:
     tool = {
         "type": "web_search_preview",
         "search_context_size": "low",
         "user_location": {"type": "approximate", "city": "Oslo", "country": "NO"},
     }
-    got = play(
+    outcome = session.run(
         ScriptedReply(calls=[search("sky")]),
         ScriptedReply("Blue."),
         user="Hello!",
-        tools=[tool, MINE],
+        tools=[tool, CLIENT_TOOL],
         tool_choice={"type": "web_search_preview"},
     )
 
-    assert (got.text, len(got.searches)) == ("Blue.", 1)
-    assert play.tools(0) == ["mine", "web_search"]
-    choice = play.bodies[0]["tool_choice"]
+    assert (outcome.text, len(outcome.searches)) == ("Blue.", 1)
+    assert session.tool_names(0) == ["mine", "web_search"]
+    choice = session.requests[0]["tool_choice"]
     assert (choice.get("name") or choice["function"]["name"]) == "web_search"
-    assert "sky (for a user in Oslo, NO)" in play.upstream.searched
-    assert play.upstream.counts[-1] == 5
+    assert "sky (for a user in Oslo, NO)" in session.upstream.searched
+    assert session.upstream.counts[-1] == 5
 
 
-def test_domains_are_filtered(play: Play) -> None:
-    def wanting(*domains: str) -> Any:
-        return {**HOSTED, "filters": {"allowed_domains": list(domains)}}
+def test_hits_are_filtered_by_allowed_domains(session: GatewaySession) -> None:
+    def tool_allowing(*domains: str) -> Any:
+        return {**HOSTED_TOOL, "filters": {"allowed_domains": list(domains)}}
 
-    play(
+    session.run(
         ScriptedReply(calls=[search("x")]),
         ScriptedReply("Blue."),
-        tools=[wanting("https://www.pages.example")],
+        tools=[tool_allowing("https://www.pages.example")],
     )
-    assert play.results()[0]["hits"]
-    play(
-        ScriptedReply(calls=[search("x")]), ScriptedReply("Blue."), tools=[wanting("other.example")]
+    assert session.tool_results()[0]["hits"]
+    session.run(
+        ScriptedReply(calls=[search("x")]),
+        ScriptedReply("Blue."),
+        tools=[tool_allowing("other.example")],
     )
-    assert "other.example" in play.results()[0]["error"]["message"]
+    assert "other.example" in session.tool_results()[0]["error"]["message"]
 
 
 @pytest.mark.clients("every")
-def test_traffic_as_of_codex(play: Play) -> None:
+def test_requests_as_codex_sends_them_are_served(session: GatewaySession) -> None:
     """Instructions, a hosted tool on every request, replayed items, parallel calls."""
     common: Any = {
         "instructions": "You are Codex.",
-        "tools": [MINE, HOSTED],
+        "tools": [CLIENT_TOOL, HOSTED_TOOL],
         "tool_choice": "auto",
         "parallel_tool_calls": True,
         "store": False,
@@ -393,7 +438,7 @@ def test_traffic_as_of_codex(play: Play) -> None:
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "x"}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on"}]},
     ]
-    got = play(
+    outcome = session.run(
         ScriptedReply(
             "I look.",
             [search("api"), call("mine", '{"a": 1}', "c2"), call("mine", '{"a": 2}', "c3")],
@@ -404,44 +449,49 @@ def test_traffic_as_of_codex(play: Play) -> None:
         user=turn,
         **common,
     )
-    assert got.calls == [("mine", '{"a": 1}'), ("mine", '{"a": 2}')]
+    assert outcome.calls == [("mine", '{"a": 1}'), ("mine", '{"a": 2}')]
     outputs = [
-        {"type": "function_call_output", "call_id": call_id, "output": "ok"} for call_id in got.ids
+        {"type": "function_call_output", "call_id": call_id, "output": "ok"}
+        for call_id in outcome.ids
     ]
-    # Codex sends no ids of searches back.
+    # Codex replays searches without their ids.
     replayed = [
         {name: value for name, value in item.items() if name != "id"}
         if item["type"] == "web_search_call"
         else item
-        for item in got.output
+        for item in outcome.output
     ]
-    again = play.again(input=[*turn, *replayed, *outputs], **common)
+    follow_up = session.send(input=[*turn, *replayed, *outputs], **common)
 
-    assert play.results(1)[0]["hits"][0]["title"] == "About api"
-    assert (again.text, again.searches) == ("Done.", [("more", "completed")])
-    # And once more, long after the answer: our searches are told in no words then.
-    play.again(input=[*turn, *got.output, *outputs, *again.output, *turn], **common)
-    sent = json.dumps(play.bodies[-1])
+    assert session.tool_results(1)[0]["hits"][0]["title"] == "About api"
+    assert (follow_up.text, follow_up.searches) == ("Done.", [("more", "completed")])
+    # Once more after the final answer: our searches are then dropped from the input.
+    session.send(input=[*turn, *outcome.output, *outputs, *follow_up.output, *turn], **common)
+    sent = json.dumps(session.requests[-1])
     assert "web_search_call" not in sent and "ws_gateway" not in sent
     assert sent.count('"c2"') == sent.count('"c3"') == 2
 
 
-def test_a_function_of_the_clients_with_our_name_is_the_clients(play: Play) -> None:
-    got = play(ScriptedReply(calls=[search("x")]), tools=[{**MINE, "name": "web_search"}])
+def test_calls_of_a_client_function_named_web_search_reach_the_client(
+    session: GatewaySession,
+) -> None:
+    outcome = session.run(
+        ScriptedReply(calls=[search("x")]), tools=[{**CLIENT_TOOL, "name": "web_search"}]
+    )
 
-    assert got.calls == [("web_search", '{"query": "x"}')]
-    assert len(play.bodies) == 1
+    assert outcome.calls == [("web_search", '{"query": "x"}')]
+    assert len(session.requests) == 1
 
 
-# What only one of the two upstreams has to do with
+# Behaviour of one kind of upstream
 
 
 @pytest.fixture
-def chat(upstream: ScriptedUpstream, base: str) -> Play:
-    return Play(upstream, base, respond_over_http, "whole", "chat")
+def chat_session(upstream: ScriptedUpstream, base: str) -> GatewaySession:
+    return GatewaySession(upstream, base, respond_over_http, "whole", "chat")
 
 
-CANNOT: list[tuple[Any, str]] = [
+UNSUPPORTED_BY_CHAT: list[tuple[Any, str]] = [
     ({"input": 5}, "input"),
     ({"input": ["hello"]}, "input[0]"),
     ({"input": [{"role": "user", "content": 7}]}, "input[0].content"),
@@ -472,22 +522,26 @@ CANNOT: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("more", "param"), CANNOT, ids=[param for _, param in CANNOT])
-def test_what_a_chat_upstream_cannot_do_is_refused(
-    chat: Play, base: str, more: Any, param: str
+@pytest.mark.parametrize(
+    ("fields", "param"), UNSUPPORTED_BY_CHAT, ids=[param for _, param in UNSUPPORTED_BY_CHAT]
+)
+def test_requests_that_a_chat_upstream_cannot_serve_are_refused(
+    chat_session: GatewaySession, base: str, fields: Any, param: str
 ) -> None:
     for stream in (False, True):
-        body = {"model": chat.model, "input": SEARCH_QUESTION, "stream": stream, **more}
-        answer = httpx2.post(f"{base}/responses", json=body)
-        error = answer.json()["error"]
-        assert (answer.status_code, error["param"]) == (400, param)
+        body = {"model": chat_session.model, "input": SEARCH_QUESTION, "stream": stream, **fields}
+        response = httpx2.post(f"{base}/responses", json=body)
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, param)
         assert "chat completions only" in error["message"]
-    assert chat.model not in chat.upstream.asked
+    assert chat_session.model not in chat_session.upstream.asked
 
 
-def test_a_request_is_converted_whole(upstream: ScriptedUpstream, base: str) -> None:
-    # Not by the wire: openresponses-types 2.4 takes no schema for one.
-    chat = Play(upstream, base, respond_python, "whole", "chat")
+def test_all_fields_of_a_request_are_converted_for_chat(
+    upstream: ScriptedUpstream, base: str
+) -> None:
+    # Not with the plain HTTP client: openresponses-types 2.4 does not accept a schema.
+    chat_session = GatewaySession(upstream, base, respond_python, "whole", "chat")
     turn: list[Any] = [
         {"role": "user", "content": "One"},
         {"type": "reasoning", "id": "rs_1", "summary": []},
@@ -503,7 +557,7 @@ def test_a_request_is_converted_whole(upstream: ScriptedUpstream, base: str) -> 
         {"role": "user", "content": "Three"},
     ]
     schema = {"type": "json_schema", "name": "s", "schema": {"type": "object"}, "strict": True}
-    chat(
+    chat_session.run(
         ScriptedReply("{}"),
         user=turn,
         instructions="Be brief.",
@@ -512,12 +566,12 @@ def test_a_request_is_converted_whole(upstream: ScriptedUpstream, base: str) -> 
         extra_body={"top_k": 3},
         reasoning={"effort": "low"},
         text={"format": schema, "verbosity": "low"},
-        tools=[MINE],
+        tools=[CLIENT_TOOL],
         tool_choice={"type": "function", "name": "mine"},
         metadata={"a": "b"},
     )
 
-    sent = chat.bodies[0]
+    sent = chat_session.requests[0]
     assert sent["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "One"},
@@ -531,7 +585,7 @@ def test_a_request_is_converted_whole(upstream: ScriptedUpstream, base: str) -> 
         {"role": "user", "content": "Three"},
     ]
     function = {"name": "mine", "parameters": {"type": "object"}, "strict": False}
-    wanted = {
+    expected_fields = {
         "max_tokens": 7,
         "temperature": 0.5,
         "top_k": 3,
@@ -540,89 +594,103 @@ def test_a_request_is_converted_whole(upstream: ScriptedUpstream, base: str) -> 
         "tools": [{"type": "function", "function": function}],
         "tool_choice": {"type": "function", "function": {"name": "mine"}},
     }
-    assert wanted.items() <= sent.items()
+    assert expected_fields.items() <= sent.items()
     assert sent["response_format"]["json_schema"]["name"] == "s"
     assert not {"metadata", "input", "instructions", "text", "reasoning"} & sent.keys()
 
 
-def test_calls_that_grow_at_the_same_time(chat: Play) -> None:
-    chat.way = "raw"
+def test_interleaved_call_deltas_are_kept_apart(chat_session: GatewaySession) -> None:
+    chat_session.mode = "raw"
     deltas = [
         {"tool_calls": [{"index": 0, **call("mine", '{"a"', "x")}]},
         {"tool_calls": [{"index": 1, **call("mine", '{"b"', "y")}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
         {"tool_calls": [{"index": 1, "function": {"arguments": ": 2}"}}]},
     ]
-    got = chat(ScriptedReply(deltas=deltas, reason="tool_calls"), tools=[MINE])
+    outcome = chat_session.run(
+        ScriptedReply(deltas=deltas, reason="tool_calls"), tools=[CLIENT_TOOL]
+    )
 
-    assert got.calls == [("mine", '{"a": 1}'), ("mine", '{"b": 2}')]
-
-
-def test_a_late_failure_is_an_event(upstream: ScriptedUpstream, quick_base: str, kind: str) -> None:
-    play = Play(upstream, quick_base, respond_over_http, "raw", kind)
-    told = {"error": {"message": "Too late.", "type": "x", "param": None, "code": "y"}}
-
-    got = play(ScriptedReply(status=500, body=json.dumps(told).encode(), delay=2))
-
-    assert (got.error, got.message) == ("failed", "Too late.")
+    assert outcome.calls == [("mine", '{"a": 1}'), ("mine", '{"b": 2}')]
 
 
-def test_an_upstream_that_says_error(upstream: ScriptedUpstream, base: str) -> None:
-    play = Play(upstream, base, respond_over_http, "raw", "native")
+def test_a_failure_after_the_stream_started_is_an_event(
+    upstream: ScriptedUpstream, quick_base: str, upstream_kind: str
+) -> None:
+    session = GatewaySession(upstream, quick_base, respond_over_http, "raw", upstream_kind)
+    error_body = {"error": {"message": "Too late.", "type": "x", "param": None, "code": "y"}}
+
+    outcome = session.run(ScriptedReply(status=500, body=json.dumps(error_body).encode(), delay=2))
+
+    assert (outcome.error, outcome.message) == ("failed", "Too late.")
+
+
+def test_error_events_and_invalid_events_of_the_upstream_are_failures(
+    upstream: ScriptedUpstream, base: str
+) -> None:
+    session = GatewaySession(upstream, base, respond_over_http, "raw", "native")
     error = b'event: error\ndata: {"type": "error", "code": "x", "message": "overloaded"}\n\n'
 
-    assert play(ScriptedReply(pieces=[error])).message == "overloaded"
-    assert play(ScriptedReply(pieces=[b"data: {nonsense\n\n"])).error == "failed"
+    assert session.run(ScriptedReply(pieces=[error])).message == "overloaded"
+    assert session.run(ScriptedReply(pieces=[b"data: {nonsense\n\n"])).error == "failed"
 
 
-def test_a_store_that_is_none_gets_no_ids(upstream: ScriptedUpstream, base: str) -> None:
-    play = Play(upstream, base, respond_over_http, "whole", "native")
-    play(ScriptedReply(calls=[search("x")], thought="Hm."), ScriptedReply("Blue."), store=False)
-    play(ScriptedReply(calls=[search("x")], thought="Hm."), ScriptedReply("Blue."))
+def test_replayed_items_have_no_ids_if_responses_are_not_stored(
+    upstream: ScriptedUpstream, base: str
+) -> None:
+    session = GatewaySession(upstream, base, respond_over_http, "whole", "native")
+    session.run(
+        ScriptedReply(calls=[search("x")], thought="Hm."), ScriptedReply("Blue."), store=False
+    )
+    session.run(ScriptedReply(calls=[search("x")], thought="Hm."), ScriptedReply("Blue."))
 
-    _, without, _, stored = play.bodies
-    assert [item.get("type", "message") for item in without["input"]] == [
+    _, not_stored, _, stored = session.requests
+    assert [item.get("type", "message") for item in not_stored["input"]] == [
         *("message", "function_call", "function_call_output")
     ]
-    assert not any("id" in item for item in without["input"])
+    assert not any("id" in item for item in not_stored["input"])
     assert [item.get("type", "message") for item in stored["input"]] == [
         *("message", "reasoning", "function_call", "function_call_output")
     ]
 
 
-def test_a_model_that_is_not_there_is_no_missing_path(
+def test_a_404_for_a_model_does_not_disable_native_responses(
     upstream: ScriptedUpstream, base: str
 ) -> None:
-    play = Play(upstream, base, respond_over_http, "whole", "native")
-    told = {"error": {"message": "The model x does not exist", "code": "model_not_found"}}
-    refused = ScriptedReply(status=404, body=json.dumps(told).encode())
+    session = GatewaySession(upstream, base, respond_over_http, "whole", "native")
+    error_body = {"error": {"message": "The model x does not exist", "code": "model_not_found"}}
+    error_reply = ScriptedReply(status=404, body=json.dumps(error_body).encode())
 
     for user in (SEARCH_QUESTION, "Hello!"):
-        assert play(refused, user=user).status == 404
-    assert play(ScriptedReply("Hi.")).text == "Hi."
+        assert session.run(error_reply, user=user).status == 404
+    assert session.run(ScriptedReply("Hi.")).text == "Hi."
 
 
-def test_text_survives_every_cut(upstream: ScriptedUpstream, base: str, kind: str) -> None:
-    play = Play(upstream, base, respond_over_http, "raw", kind)
+def test_text_survives_streams_split_at_every_byte(
+    upstream: ScriptedUpstream, base: str, upstream_kind: str
+) -> None:
+    session = GatewaySession(upstream, base, respond_over_http, "raw", upstream_kind)
     text = "天空为什么是蓝色的？🙂"
-    body = {"model": play.model, "stream": True}
-    if kind == "native":
-        made = native_responses.events(body, ScriptedReply(text), 1)
+    body = {"model": session.model, "stream": True}
+    if upstream_kind == "native":
+        events = native_responses.events(body, ScriptedReply(text), 1)
     else:
         choice = {"index": 0, "delta": {"content": text}, "finish_reason": "stop"}
-        made = [{"id": "1", "created": 1, "model": "m", "choices": [choice]}]
+        events = [{"id": "1", "created": 1, "model": "m", "choices": [choice]}]
     data = b"".join(
-        b": ping\r\n\r\n" + f"data:{json.dumps(each, ensure_ascii=False)}\r\n\r\n".encode()
-        for each in made
+        b": ping\r\n\r\n" + f"data:{json.dumps(event, ensure_ascii=False)}\r\n\r\n".encode()
+        for event in events
     )
 
-    got = play(ScriptedReply(pieces=[data[at : at + 1] for at in range(len(data))]))
+    outcome = session.run(
+        ScriptedReply(pieces=[data[offset : offset + 1] for offset in range(len(data))])
+    )
 
-    assert (got.text, got.reason) == (text, "completed")
+    assert (outcome.text, outcome.reason) == (text, "completed")
 
 
-def test_calls_as_chat_providers_send_them(chat: Play) -> None:
-    """GLM with another id in each delta, Ollama with a call as a whole, Gemini with an object."""
+def test_tool_call_formats_of_chat_providers_are_understood(chat_session: GatewaySession) -> None:
+    """GLM changes the id in every delta, Ollama sends whole calls, Gemini an arguments object."""
     arguments = '{"query": "sky"}'
     glm = [
         {"index": 0, **call(arguments=arguments[:5], call_id="a")},
@@ -630,41 +698,51 @@ def test_calls_as_chat_providers_send_them(chat: Play) -> None:
     ]
     ollama = [{"index": 0, **call(arguments=arguments)}]
     gemini = [call(arguments={"query": "sky"})]
-    chat.way = "raw"
+    chat_session.mode = "raw"
     for pieces in (glm, ollama, gemini):
         deltas = [{"tool_calls": [piece]} for piece in pieces]
-        got = chat(ScriptedReply(deltas=deltas, reason="stop"), ScriptedReply("Found."))
-        assert (got.text, got.calls, got.searches) == ("Found.", [], [("sky", "completed")])
+        outcome = chat_session.run(
+            ScriptedReply(deltas=deltas, reason="stop"), ScriptedReply("Found.")
+        )
+        assert (outcome.text, outcome.calls, outcome.searches) == (
+            "Found.",
+            [],
+            [("sky", "completed")],
+        )
 
 
-def test_a_slow_search_shows_that_it_lives(upstream: ScriptedUpstream, quick_base: str) -> None:
-    play = Play(upstream, quick_base, respond_over_http, "raw", "native")
-    query = f"slow {play.model}"[:60]
+def test_keep_alives_are_sent_during_a_slow_search(
+    upstream: ScriptedUpstream, quick_base: str
+) -> None:
+    session = GatewaySession(upstream, quick_base, respond_over_http, "raw", "native")
+    query = f"slow {session.model}"[:60]
     upstream.engine_delays[query] = 2
-    upstream.plays(play.model, ScriptedReply(calls=[search(query)]), ScriptedReply("There."))
-    body = {"model": play.model, "input": SEARCH_QUESTION, "stream": True}
+    upstream.plays(session.model, ScriptedReply(calls=[search(query)]), ScriptedReply("There."))
+    body = {"model": session.model, "input": SEARCH_QUESTION, "stream": True}
 
-    answer = httpx2.post(f"{quick_base}/responses", json=body, timeout=30)
+    response = httpx2.post(f"{quick_base}/responses", json=body, timeout=30)
 
-    searching = answer.text.partition("web_search_call.searching")[2]
-    assert ": keep-alive" in searching.partition("web_search_call.completed")[0]
+    after_start = response.text.partition("web_search_call.searching")[2]
+    assert ": keep-alive" in after_start.partition("web_search_call.completed")[0]
 
 
-def test_whoever_leaves_ends_the_search(upstream: ScriptedUpstream, base: str, kind: str) -> None:
-    play = Play(upstream, base, respond_over_http, "raw", kind)
-    query = f"left {play.model}"[:60]
+def test_a_client_disconnect_cancels_the_search(
+    upstream: ScriptedUpstream, base: str, upstream_kind: str
+) -> None:
+    session = GatewaySession(upstream, base, respond_over_http, "raw", upstream_kind)
+    query = f"left {session.model}"[:60]
     upstream.engine_delays[query] = 30
-    upstream.plays(play.model, ScriptedReply(calls=[search(query)]))
+    upstream.plays(session.model, ScriptedReply(calls=[search(query)]))
 
-    body = {"model": play.model, "input": SEARCH_QUESTION, "stream": True}
+    body = {"model": session.model, "input": SEARCH_QUESTION, "stream": True}
     post_and_disconnect(f"{base}/responses", body, lambda: query in upstream.searched)
 
     wait_until(lambda: query in upstream.left)
 
 
 @pytest.fixture
-def native(upstream: ScriptedUpstream, base: str) -> Play:
-    return Play(upstream, base, respond_over_http, "raw", "native")
+def native_session(upstream: ScriptedUpstream, base: str) -> GatewaySession:
+    return GatewaySession(upstream, base, respond_over_http, "raw", "native")
 
 
 @pytest.mark.parametrize(
@@ -682,135 +760,172 @@ def native(upstream: ScriptedUpstream, base: str) -> Play:
     ],
     ids=lambda item: item["type"],
 )
-def test_whatever_a_client_has_to_do_is_not_run_over(native: Play, base: str, item: Any) -> None:
-    native.upstream.plays(
-        native.model, ScriptedReply(calls=[search("sky")], items=[item]), ScriptedReply("Done.")
+def test_items_that_the_client_must_handle_end_the_turn(
+    native_session: GatewaySession, base: str, item: Any
+) -> None:
+    native_session.upstream.plays(
+        native_session.model,
+        ScriptedReply(calls=[search("sky")], items=[item]),
+        ScriptedReply("Done."),
     )
-    body = {"model": native.model, "input": SEARCH_QUESTION}
+    body = {"model": native_session.model, "input": SEARCH_QUESTION}
     first = httpx2.post(f"{base}/responses", json=body).json()
-    assert [each["type"] for each in first["output"]] == ["web_search_call", item["type"]]
+    assert [output_item["type"] for output_item in first["output"]] == [
+        "web_search_call",
+        item["type"],
+    ]
 
     replayed = [{"role": "user", "content": SEARCH_QUESTION}, *first["output"]]
     httpx2.post(f"{base}/responses", json={**body, "input": replayed})
-    assert native.results()[0]["hits"]
+    assert native_session.tool_results()[0]["hits"]
 
 
 @pytest.mark.parametrize("status", ["failed", "incomplete"])
-@pytest.mark.parametrize("way", MODES)
-def test_a_round_that_fails_is_the_end(native: Play, status: str, way: str) -> None:
-    native.way = way
-    got = native(ScriptedReply(calls=[search("sky")], status_at_end=status), ScriptedReply("Fine."))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failed_or_incomplete_round_ends_the_response(
+    native_session: GatewaySession, status: str, mode: str
+) -> None:
+    native_session.mode = mode
+    outcome = native_session.run(
+        ScriptedReply(calls=[search("sky")], status_at_end=status), ScriptedReply("Fine.")
+    )
 
-    assert len(native.bodies) == 1
-    assert (got.message if status == "failed" else got.reason) in ("It broke.", "incomplete")
+    assert len(native_session.requests) == 1
+    assert (outcome.message if status == "failed" else outcome.reason) in (
+        "It broke.",
+        "incomplete",
+    )
 
 
-def test_calls_at_the_limit_are_answered_at_the_upstream(native: Play) -> None:
+def test_searches_at_the_limit_get_a_result_at_the_upstream(native_session: GatewaySession) -> None:
     rounds = [ScriptedReply(calls=[search(f"{number}")]) for number in range(3)]
-    mixed = ScriptedReply(calls=[search("9", "call_w"), call("mine", "{}", "call_2")])
-    native(*rounds, mixed, ScriptedReply("Done."), tools=[MINE])
+    mixed_turn = ScriptedReply(calls=[search("9", "call_w"), call("mine", "{}", "call_2")])
+    native_session.run(*rounds, mixed_turn, ScriptedReply("Done."), tools=[CLIENT_TOOL])
     result = {"type": "function_call_output", "call_id": "call_2", "output": "x"}
-    previous = f"resp_{native.model}_1"
-    native.again(previous_response_id=previous, input=[result], tools=[MINE])
+    previous_id = f"resp_{native_session.model}_1"
+    native_session.send(previous_response_id=previous_id, input=[result], tools=[CLIENT_TOOL])
 
-    assert [item["call_id"] for item in native.bodies[-1]["input"]] == ["call_w", "call_2"]
+    assert [item["call_id"] for item in native_session.requests[-1]["input"]] == [
+        "call_w",
+        "call_2",
+    ]
 
 
-def test_a_conversation_that_the_upstream_holds(native: Play) -> None:
-    mixed = ScriptedReply(calls=[search("sky"), call("mine", "{}", "call_2")])
-    native(
+def test_an_upstream_conversation_receives_only_new_items(native_session: GatewaySession) -> None:
+    mixed_turn = ScriptedReply(calls=[search("sky"), call("mine", "{}", "call_2")])
+    native_session.run(
         ScriptedReply(calls=[search("zero", "call_0")]),
-        mixed,
+        mixed_turn,
         ScriptedReply("Done."),
         conversation="conv_1",
     )
     result = {"type": "function_call_output", "call_id": "call_2", "output": "x"}
-    got = native.again(conversation="conv_1", input=[result])
+    outcome = native_session.send(conversation="conv_1", input=[result])
 
-    inputs = [[item.get("call_id") for item in body["input"]] for body in native.bodies]
+    inputs = [[item.get("call_id") for item in body["input"]] for body in native_session.requests]
     assert inputs == [[None], ["call_0"], ["call_1", "call_2"]]
-    assert got.text == "Done."
+    assert outcome.text == "Done."
 
 
-def test_a_native_stream_that_is_none(native: Play) -> None:
+def test_a_native_upstream_may_answer_a_stream_request_with_json(
+    native_session: GatewaySession,
+) -> None:
     events = native_responses.events({"model": "m"}, ScriptedReply(calls=[search("x")]), 1)
-    whole = json.dumps(events[-1]["response"]).encode()
+    response_body = json.dumps(events[-1]["response"]).encode()
 
-    got = native(ScriptedReply(body=whole), ScriptedReply("Found."))
+    outcome = native_session.run(ScriptedReply(body=response_body), ScriptedReply("Found."))
 
-    assert (got.text, got.searches) == ("Found.", [("x", "completed")])
+    assert (outcome.text, outcome.searches) == ("Found.", [("x", "completed")])
 
 
-def test_events_that_tell_less_than_they_should(native: Play) -> None:
+def test_a_stream_with_only_the_final_event_is_completed(native_session: GatewaySession) -> None:
     events = native_responses.events({"model": "m"}, ScriptedReply("Hi.", [call("mine", "{}")]), 1)
-    end = f"data: {json.dumps(events[-1])}\n\n".encode()
+    final_event = f"data: {json.dumps(events[-1])}\n\n".encode()
 
-    got = native(ScriptedReply(pieces=[end]), tools=[MINE])
+    outcome = native_session.run(ScriptedReply(pieces=[final_event]), tools=[CLIENT_TOOL])
 
-    assert (got.text, got.calls) == ("Hi.", [("mine", "{}")])
+    assert (outcome.text, outcome.calls) == ("Hi.", [("mine", "{}")])
 
 
-def test_equal_ids_in_one_turn(native: Play) -> None:
-    got = native(
+def test_searches_with_equal_ids_in_one_turn_both_run(native_session: GatewaySession) -> None:
+    outcome = native_session.run(
         ScriptedReply(calls=[search("one", "same"), search("two", "same")]), ScriptedReply("Both.")
     )
 
-    assert got.searches == [("one", "completed"), ("two", "completed")]
+    assert outcome.searches == [("one", "completed"), ("two", "completed")]
 
 
-def test_annotations_of_the_upstreams_own_keep_their_numbers(native: Play) -> None:
-    url = native.upstream.url_of("sky")
-    made = native_responses.events({"model": "m"}, ScriptedReply(f"See {url}"), 2)
-    own = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1}
-    at = next(n for n, each in enumerate(made) if each["type"] == "response.output_text.done")
-    place = {name: made[at][name] for name in ("item_id", "output_index", "content_index")}
-    told = {"type": "response.output_text.annotation.added", "sequence_number": 0, **place}
-    made.insert(at, {**told, "annotation_index": 0, "annotation": own})
-    for each in made[at + 2 :]:
-        parts = [each.get("part"), *each.get("item", {}).get("content", [])]
+def test_annotations_of_the_upstream_keep_their_indexes(native_session: GatewaySession) -> None:
+    url = native_session.upstream.url_of("sky")
+    events = native_responses.events({"model": "m"}, ScriptedReply(f"See {url}"), 2)
+    annotation = {
+        "type": "url_citation",
+        "url": "u",
+        "title": "t",
+        "start_index": 0,
+        "end_index": 1,
+    }
+    done_index = next(
+        index for index, event in enumerate(events) if event["type"] == "response.output_text.done"
+    )
+    position = {
+        name: events[done_index][name] for name in ("item_id", "output_index", "content_index")
+    }
+    event_fields = {
+        "type": "response.output_text.annotation.added",
+        "sequence_number": 0,
+        **position,
+    }
+    events.insert(done_index, {**event_fields, "annotation_index": 0, "annotation": annotation})
+    for event in events[done_index + 2 :]:
+        parts = [event.get("part"), *event.get("item", {}).get("content", [])]
         for part in parts:
             if part:
-                part["annotations"] = [own]
-    pieces = [f"data: {json.dumps(each)}\n\n".encode() for each in made]
+                part["annotations"] = [annotation]
+    pieces = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
 
-    got = native(ScriptedReply(calls=[search("sky")]), ScriptedReply(pieces=pieces))
+    outcome = native_session.run(ScriptedReply(calls=[search("sky")]), ScriptedReply(pieces=pieces))
 
-    assert [cited["url"] for cited in got.annotations] == ["u", url]
+    assert [citation["url"] for citation in outcome.annotations] == ["u", url]
 
 
-def test_a_model_that_only_announces_gets_an_answer_too(
-    upstream: ScriptedUpstream, base: str, kind: str
+def test_search_results_are_returned_if_the_model_never_answers(
+    upstream: ScriptedUpstream, base: str, upstream_kind: str
 ) -> None:
-    play = Play(upstream, base, respond_over_http, "raw", kind)
-    announced = [ScriptedReply("Let me look.", [search(f"{number}")]) for number in range(3)]
+    session = GatewaySession(upstream, base, respond_over_http, "raw", upstream_kind)
+    announcements = [ScriptedReply("Let me look.", [search(f"{number}")]) for number in range(3)]
 
-    got = play(*announced, ScriptedReply(calls=[search("9")]))
+    outcome = session.run(*announcements, ScriptedReply(calls=[search("9")]))
 
-    assert "https://pages.example/0" in got.output[-1]["content"][0]["text"]
+    assert "https://pages.example/0" in outcome.output[-1]["content"][0]["text"]
 
 
-def test_what_is_not_found_there_is_no_missing_path(native: Play) -> None:
-    told = {"error": {"message": "Conversation with id 'conv_x' not found.", "code": None}}
-    refused = ScriptedReply(status=404, body=json.dumps(told).encode())
+def test_a_404_for_a_conversation_does_not_disable_native_responses(
+    native_session: GatewaySession,
+) -> None:
+    error_body = {"error": {"message": "Conversation with id 'conv_x' not found.", "code": None}}
+    error_reply = ScriptedReply(status=404, body=json.dumps(error_body).encode())
 
     for user in (SEARCH_QUESTION, "Hello!"):
-        got = native(refused, user=user)
-        assert (got.status, got.message) == (404, told["error"]["message"])
-    assert native(ScriptedReply("Hi."), previous_response_id="resp_1").text == "Hi."
+        outcome = native_session.run(error_reply, user=user)
+        assert (outcome.status, outcome.message) == (404, error_body["error"]["message"])
+    assert native_session.run(ScriptedReply("Hi."), previous_response_id="resp_1").text == "Hi."
 
 
-def test_a_refusal_is_one(chat: Play, base: str) -> None:
-    body = {"model": chat.model, "input": SEARCH_QUESTION}
-    chat.upstream.plays(chat.model, ScriptedReply(extra={"refusal": "No."}))
-    whole = httpx2.post(f"{base}/responses", json=body).json()
-    assert whole["output"][0]["content"] == [{"type": "refusal", "refusal": "No."}]
-    chat.upstream.plays(chat.model, ScriptedReply(deltas=[{"refusal": "N"}, {"refusal": "o."}]))
+def test_a_refusal_is_passed_as_a_refusal(chat_session: GatewaySession, base: str) -> None:
+    body = {"model": chat_session.model, "input": SEARCH_QUESTION}
+    chat_session.upstream.plays(chat_session.model, ScriptedReply(extra={"refusal": "No."}))
+    response = httpx2.post(f"{base}/responses", json=body).json()
+    assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "No."}]
+    chat_session.upstream.plays(
+        chat_session.model, ScriptedReply(deltas=[{"refusal": "N"}, {"refusal": "o."}])
+    )
     stream = httpx2.post(f"{base}/responses", json={**body, "stream": True})
     assert "response.refusal.done" in stream.text and '"refusal": "No."' in stream.text
 
 
-def test_words_between_calls(chat: Play) -> None:
-    chat(
+def test_text_between_calls_joins_their_assistant_message(chat_session: GatewaySession) -> None:
+    chat_session.run(
         ScriptedReply("Hi."),
         user=[
             {"role": "user", "content": "Go"},
@@ -822,6 +937,6 @@ def test_words_between_calls(chat: Play) -> None:
         ],
     )
 
-    roles = [message["role"] for message in chat.bodies[0]["messages"]]
+    roles = [message["role"] for message in chat_session.requests[0]["messages"]]
     assert roles == ["user", "assistant", "tool", "tool"]
-    assert chat.bodies[0]["messages"][1]["content"] == "between"
+    assert chat_session.requests[0]["messages"][1]["content"] == "between"

@@ -1,4 +1,4 @@
-"""The CLI's private homes: what is in them, and what the child may know."""
+"""The CLI's private home folders: their content, and the environment of the child."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from gemini_cli_mcp.providers.gemini.home import (
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import Stub, model_answer
 
-SEARCH = Profile("search", ("google_web_search", "web_fetch"), None)
+SEARCH_PROFILE = Profile("search", ("google_web_search", "web_fetch"), None)
 
 
 @pytest.fixture
@@ -29,19 +29,19 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
     workspace.close()
 
 
-def settings(home: Home) -> dict[str, Any]:
+def read_settings(home: Home) -> dict[str, Any]:
     return json.loads((home.path / ".gemini/settings.json").read_text())
 
 
-def user(tmp_path: Path, *files: str) -> dict[str, str]:
+def create_user_home(tmp_path: Path, *files: str) -> dict[str, str]:
     (tmp_path / ".gemini").mkdir()
     for name in files:
         (tmp_path / ".gemini" / name).write_text("{}")
     return {"HOME": str(tmp_path)}
 
 
-def test_a_key_outranks_everything(tmp_path: Path) -> None:
-    environ = user(tmp_path, ".env", "oauth_creds.json") | {
+def test_an_api_key_takes_precedence(tmp_path: Path) -> None:
+    environ = create_user_home(tmp_path, ".env", "oauth_creds.json") | {
         "GEMINI_API_KEY": "k",
         "GOOGLE_GENAI_USE_VERTEXAI": "true",
     }
@@ -52,14 +52,16 @@ def test_a_key_outranks_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "variable", [("GOOGLE_GENAI_USE_VERTEXAI", "true"), ("GOOGLE_API_KEY", "k")]
 )
-def test_then_vertex(tmp_path: Path, variable: tuple[str, str]) -> None:
-    environ = user(tmp_path, ".env") | dict([variable])
+def test_vertex_ai_takes_precedence_over_the_users_files(
+    tmp_path: Path, variable: tuple[str, str]
+) -> None:
+    environ = create_user_home(tmp_path, ".env") | dict([variable])
 
     assert available_sign_ins(environ) == [SignIn("vertex-ai")]
 
 
-def test_then_the_users_env_file_and_then_the_login(tmp_path: Path) -> None:
-    environ = user(tmp_path, ".env", "oauth_creds.json")
+def test_the_users_env_file_is_tried_before_the_login(tmp_path: Path) -> None:
+    environ = create_user_home(tmp_path, ".env", "oauth_creds.json")
     folder = tmp_path / ".gemini"
 
     assert available_sign_ins(environ) == [
@@ -69,30 +71,30 @@ def test_then_the_users_env_file_and_then_the_login(tmp_path: Path) -> None:
     ]
 
 
-def test_the_users_own_home_of_the_cli_counts(tmp_path: Path) -> None:
-    environ = user(tmp_path, "oauth_creds.json")
+def test_the_users_gemini_cli_home_is_respected(tmp_path: Path) -> None:
+    environ = create_user_home(tmp_path, "oauth_creds.json")
 
-    found = available_sign_ins({"HOME": "/nowhere", "GEMINI_CLI_HOME": environ["HOME"]})
+    sign_ins = available_sign_ins({"HOME": "/nowhere", "GEMINI_CLI_HOME": environ["HOME"]})
 
-    assert found == [SignIn("oauth-personal", None, tmp_path / ".gemini/oauth_creds.json")]
+    assert sign_ins == [SignIn("oauth-personal", None, tmp_path / ".gemini/oauth_creds.json")]
 
 
-def test_without_any_the_cli_is_asked_all_the_same() -> None:
+def test_without_any_sign_in_the_cli_is_still_tried() -> None:
     assert available_sign_ins({"HOME": "/nowhere"}) == [SignIn(None)]
 
 
 def test_sign_in_files_are_linked_and_never_copied(tmp_path: Path, workspace: Workspace) -> None:
-    [*_, login] = available_sign_ins(user(tmp_path, ".env", "oauth_creds.json"))
+    [*_, login] = available_sign_ins(create_user_home(tmp_path, ".env", "oauth_creds.json"))
 
-    home = prepare_home(workspace, SEARCH, login, Limits())
+    home = prepare_home(workspace, SEARCH_PROFILE, login, Limits())
 
-    linked = home.path / ".gemini/oauth_creds.json"
-    assert linked.is_symlink() and linked.readlink() == tmp_path / ".gemini/oauth_creds.json"
+    link = home.path / ".gemini/oauth_creds.json"
+    assert link.is_symlink() and link.readlink() == tmp_path / ".gemini/oauth_creds.json"
     assert (workspace.root() / ".gemini/.env").readlink() == tmp_path / ".gemini/.env"
-    assert settings(home)["security"]["auth"]["selectedType"] == "oauth-personal"
+    assert read_settings(home)["security"]["auth"]["selectedType"] == "oauth-personal"
 
 
-async def test_an_env_file_without_a_key_gives_way_to_the_login(stub: Stub) -> None:
+async def test_an_env_file_without_a_key_falls_back_to_the_login(stub: Stub) -> None:
     folder = Path(stub.environ["HOME"]) / ".gemini"
     folder.mkdir()
     (folder / ".env").write_text("GOOGLE_CLOUD_PROJECT=p")
@@ -107,7 +109,7 @@ async def test_an_env_file_without_a_key_gives_way_to_the_login(stub: Stub) -> N
     assert stub.waits == []
 
 
-async def test_a_refused_key_does_not_give_way_to_an_old_login(stub: Stub) -> None:
+async def test_a_rejected_key_does_not_fall_back_to_the_login(stub: Stub) -> None:
     folder = Path(stub.environ["HOME"]) / ".gemini"
     folder.mkdir()
     (folder / ".env").write_text("GEMINI_API_KEY=old")
@@ -118,49 +120,51 @@ async def test_a_refused_key_does_not_give_way_to_an_old_login(stub: Stub) -> No
         await stub.search()
 
 
-def test_a_sign_in_that_comes_later_is_taken_up(tmp_path: Path, workspace: Workspace) -> None:
-    environ = user(tmp_path)
-    [before] = available_sign_ins(environ)
-    prepare_home(workspace, SEARCH, before, Limits())
+def test_a_sign_in_added_later_is_used(tmp_path: Path, workspace: Workspace) -> None:
+    environ = create_user_home(tmp_path)
+    [old_sign_in] = available_sign_ins(environ)
+    prepare_home(workspace, SEARCH_PROFILE, old_sign_in, Limits())
     (tmp_path / ".gemini/.env").write_text("GEMINI_API_KEY=k")
 
-    [after, _] = available_sign_ins(environ)
-    prepare_home(workspace, SEARCH, after, Limits())
+    [new_sign_in, _] = available_sign_ins(environ)
+    prepare_home(workspace, SEARCH_PROFILE, new_sign_in, Limits())
 
     assert (workspace.root() / ".gemini/.env").readlink() == tmp_path / ".gemini/.env"
 
 
-def test_only_the_tools_of_the_profile_exist(workspace: Workspace) -> None:
-    search = prepare_home(workspace, SEARCH, SignIn("gemini-api-key"), Limits())
+def test_only_the_tools_of_the_profile_are_enabled(workspace: Workspace) -> None:
+    search = prepare_home(workspace, SEARCH_PROFILE, SignIn("gemini-api-key"), Limits())
     correction = prepare_home(
         workspace, Profile("correction", (), None), SignIn("gemini-api-key"), Limits()
     )
 
-    assert settings(search)["tools"]["core"] == ["google_web_search", "web_fetch"]
-    assert settings(correction)["tools"]["core"] == []
+    assert read_settings(search)["tools"]["core"] == ["google_web_search", "web_fetch"]
+    assert read_settings(correction)["tools"]["core"] == []
     assert search.path != correction.path
     assert list(search.working_folder.iterdir()) == []
 
 
-def test_what_belongs_to_a_user_or_calls_home_is_off(workspace: Workspace) -> None:
-    """Some of it has a second lock: where the CLI runs, and what it finds on its way up."""
-    off = settings(prepare_home(workspace, SEARCH, SignIn(None), Limits()))
+def test_user_customizations_and_remote_reporting_are_disabled(workspace: Workspace) -> None:
+    """Some of these have a second safeguard: the CLI's working folder and its parents."""
+    settings = read_settings(prepare_home(workspace, SEARCH_PROFILE, SignIn(None), Limits()))
 
-    assert off["advanced"] == {"ignoreLocalEnv": True}
-    assert off["context"]["discoveryMaxDirs"] == 0
-    assert not off["skills"]["enabled"] and not off["hooksConfig"]["enabled"]
-    assert not off["experimental"]["enableAgents"] and not off["general"]["plan"]["enabled"]
-    assert not off["privacy"]["usageStatisticsEnabled"]
-    assert off["telemetry"]["target"] == "local"  # a file of ours, see the environment
-    assert not off["general"]["enableAutoUpdate"]
+    assert settings["advanced"] == {"ignoreLocalEnv": True}
+    assert settings["context"]["discoveryMaxDirs"] == 0
+    assert not settings["skills"]["enabled"] and not settings["hooksConfig"]["enabled"]
+    assert (
+        not settings["experimental"]["enableAgents"] and not settings["general"]["plan"]["enabled"]
+    )
+    assert not settings["privacy"]["usageStatisticsEnabled"]
+    assert settings["telemetry"]["target"] == "local"  # our own file, see the environment
+    assert not settings["general"]["enableAutoUpdate"]
 
 
 def test_the_search_uses_the_main_model(workspace: Workspace) -> None:
-    profile = Profile("search", SEARCH.tools, "gemini-2.5-flash")
+    profile = Profile("search", SEARCH_PROFILE.tools, "gemini-2.5-flash")
 
     home = prepare_home(workspace, profile, SignIn(None), Limits())
 
-    alias = settings(home)["modelConfigs"]["customAliases"]["web-search"]["modelConfig"]
+    alias = read_settings(home)["modelConfigs"]["customAliases"]["web-search"]["modelConfig"]
     assert alias == {
         "model": "gemini-2.5-flash",
         "generateContentConfig": {"tools": [{"googleSearch": {}}]},
@@ -170,15 +174,19 @@ def test_the_search_uses_the_main_model(workspace: Workspace) -> None:
 @pytest.mark.parametrize(
     "model", [None, "flash", "pro", "auto", "auto-gemini-3", "gemini-3.5-flash"]
 )
-def test_a_name_that_the_cli_replaces_is_no_alias(workspace: Workspace, model: str | None) -> None:
-    home = prepare_home(workspace, Profile("search", SEARCH.tools, model), SignIn(None), Limits())
+def test_a_model_name_that_the_cli_replaces_gets_no_alias(
+    workspace: Workspace, model: str | None
+) -> None:
+    home = prepare_home(
+        workspace, Profile("search", SEARCH_PROFILE.tools, model), SignIn(None), Limits()
+    )
 
-    assert "modelConfigs" not in settings(home)
+    assert "modelConfigs" not in read_settings(home)
 
 
-def test_foreign_secrets_stay_with_us(tmp_path: Path) -> None:
+def test_unrelated_secrets_are_not_passed_to_the_cli(tmp_path: Path) -> None:
     home = Home(tmp_path, tmp_path)
-    kept = {
+    allowed = {
         "PATH": "/bin",
         "HTTPS_PROXY": "http://proxy",
         "NODE_EXTRA_CA_CERTS": "/ca.pem",
@@ -195,13 +203,13 @@ def test_foreign_secrets_stay_with_us(tmp_path: Path) -> None:
     """
     secrets = dict.fromkeys(names.split(), "secret")
 
-    environment = home.environment(kept | secrets, tmp_path)
+    environment = home.environment(allowed | secrets, tmp_path)
 
-    assert kept.items() <= environment.items()
+    assert allowed.items() <= environment.items()
     assert "secret" not in environment.values()
 
 
-def test_what_would_undo_the_isolation_is_set_by_us(tmp_path: Path) -> None:
+def test_variables_that_would_undo_the_isolation_are_overridden(tmp_path: Path) -> None:
     hostile = {
         "NODE_OPTIONS": "--require /evil.js",
         "GEMINI_SANDBOX": "docker",

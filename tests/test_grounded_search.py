@@ -1,4 +1,4 @@
-"""`grounded_search`: what the search said, or nothing; and providers that stand in for another."""
+"""`grounded_search`: only results of a real search, and fallback from provider to provider."""
 
 import asyncio
 import json
@@ -45,8 +45,8 @@ from tests.support.fake_api import FakeApi, fake_api
 from tests.support.matrix import needs_real_cli, representatives
 from tests.support.mcp_server import in_process_client
 
-AGY = ROOT / "scripts" / "stub-agy"
-SHAPE = re.compile(
+AGY_STUB = ROOT / "scripts" / "stub-agy"
+RESULT_PATTERN = re.compile(
     r"## Search Results\n\n(?P<text>.+)\n\n"
     r"### Sources\n(?P<sources>(?:- \[.+\]\(http.+\) \(.+\)\n)+)\n"
     r"### Search Queries Used\n(?P<queries>(?:- \".*\"\n?)+)",
@@ -56,24 +56,24 @@ SHAPE = re.compile(
 
 @pytest.fixture
 def api() -> Generator[FakeApi]:
-    with fake_api() as running:
-        running.texts = ["done"]
-        yield running
+    with fake_api() as fake:
+        fake.texts = ["done"]
+        yield fake
 
 
 class Providers:
-    """All three on their counterparts: stubs for the CLIs, a loopback fake for the API."""
+    """All three providers on test doubles: stubs for the CLIs, a loopback fake for the API."""
 
     def __init__(self, stub: Stub, api: FakeApi, folder: Path) -> None:
         self.stub = stub
         self.api = api
-        self.agy_runs = folder / "agy"
-        self.agy_runs.mkdir()
+        self.agy_runs_dir = folder / "agy"
+        self.agy_runs_dir.mkdir()
         stub.environ |= {
             "GEMINI_API_KEY": "test-key",
             "GOOGLE_GEMINI_BASE_URL": api.url,
-            "GEMINI_MCP_AGY_PATH": str(AGY),
-            "STUB_AGY_DIR": str(self.agy_runs),
+            "GEMINI_MCP_AGY_PATH": str(AGY_STUB),
+            "STUB_AGY_DIR": str(self.agy_runs_dir),
             "GEMINI_MCP_MAX_CYCLES": "1",
         }
         stub.plays(
@@ -88,14 +88,14 @@ class Providers:
         self.stub.environ["GEMINI_MCP_PROVIDERS"] = providers
 
     @property
-    def agy(self) -> list[Result]:
-        return [json.loads(path.read_text()) for path in sorted(self.agy_runs.iterdir())]
+    def agy_runs(self) -> list[Result]:
+        return [json.loads(path.read_text()) for path in sorted(self.agy_runs_dir.iterdir())]
 
-    async def ground(self, query: object = QUESTION, *how: object) -> Result:
+    async def grounded_search(self, query: object = QUESTION, *options: object) -> Result:
         settings = self.stub.settings
-        with self.stub.researcher(settings) as desk:
+        with self.stub.researcher(settings) as researcher:
             return await grounded_search(
-                desk, settings, query, *how, progress=self.stub.messages.append
+                researcher, settings, query, *options, progress=self.stub.messages.append
             )
 
 
@@ -112,18 +112,18 @@ def providers(stub: Stub, api: FakeApi, tmp_path: Path) -> Providers:
         ("antigravity", "Short waves scatter more", "nasa.gov", "why is the sky blue"),
     ],
 )
-async def test_every_provider_gives_the_same_shape(
+async def test_every_provider_returns_the_same_markdown_format(
     providers: Providers, name: str, text: str, domain: str, query: str
 ) -> None:
     providers.use(name)
 
-    result = await providers.ground()
+    result = await providers.grounded_search()
 
-    shape = SHAPE.fullmatch(result["result"])
-    assert shape
-    assert text in shape["text"]
-    assert shape["sources"].splitlines()[0] == f"- [{domain}]({REDIRECT}nasa) ({domain})"
-    assert shape["queries"] == f'- "{query}"'
+    match = RESULT_PATTERN.fullmatch(result["result"])
+    assert match
+    assert text in match["text"]
+    assert match["sources"].splitlines()[0] == f"- [{domain}]({REDIRECT}nasa) ({domain})"
+    assert match["queries"] == f'- "{query}"'
     assert result["sources"][0] == {"title": domain, "url": REDIRECT + "nasa", "domain": domain}
     assert result["search_queries"] == [query]
     assert result["metadata"]["provider"] == name
@@ -132,12 +132,12 @@ async def test_every_provider_gives_the_same_shape(
     assert "fallback" not in result["metadata"]
 
 
-async def test_the_requests_of_the_api_have_one_tool_and_the_asked_thinking(
+async def test_api_requests_have_one_tool_and_the_requested_thinking(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
 
-    result = await providers.ground(QUESTION, "gemini-2.5-pro", "high", True)
+    result = await providers.grounded_search(QUESTION, "gemini-2.5-pro", "high", True)
 
     [request] = api.requests
     assert request.body["tools"] == [{"googleSearch": {}}]
@@ -152,12 +152,12 @@ async def test_the_requests_of_the_api_have_one_tool_and_the_asked_thinking(
 @pytest.mark.parametrize(
     ("thinking", "level"), [("off", "MINIMAL"), (None, "LOW"), ("high", "HIGH")]
 )
-async def test_the_default_of_the_api_is_the_current_flash(
+async def test_the_api_defaults_to_the_latest_flash_model(
     providers: Providers, api: FakeApi, thinking: str | None, level: str
 ) -> None:
     providers.use("api")
 
-    await providers.ground(QUESTION, None, thinking)
+    await providers.grounded_search(QUESTION, None, thinking)
 
     [request] = api.requests
     assert request.model == "gemini-flash-latest"
@@ -173,31 +173,31 @@ async def test_the_default_of_the_api_is_the_current_flash(
         ("gemini-2.5-flash", "medium", {"thinkingBudget": 8192}),
     ],
 )
-async def test_the_real_cli_searches_with_the_asked_model_and_thinking(
+async def test_the_real_cli_searches_with_the_requested_model_and_thinking(
     providers: Providers, api: FakeApi, model: str | None, thinking: str | None, expected: Any
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
     api.direct = None
     api.calls = [("google_web_search", {"query": QUESTION})]
 
-    result = await providers.ground(QUESTION, model, thinking)
+    result = await providers.grounded_search(QUESTION, model, thinking)
 
     [search] = [request for request in api.requests if request.kind == "search"]
-    shape = SHAPE.fullmatch(result["result"])
-    assert shape
-    assert shape["text"] == "Blue[1][2], says NASA."
+    match = RESULT_PATTERN.fullmatch(result["result"])
+    assert match
+    assert match["text"] == "Blue[1][2], says NASA."
     assert [source["domain"] for source in result["sources"]] == ["nasa.gov", "noaa.gov"]
     assert result["metadata"]["model"] == search.model
     assert search.body["tools"] == [{"googleSearch": {}}]
     assert model is None or search.model == model
-    sent = search.body["generationConfig"]["thinkingConfig"]
-    assert {name: sent[name] for name in expected} == expected
+    thinking_config = search.body["generationConfig"]["thinkingConfig"]
+    assert {name: thinking_config[name] for name in expected} == expected
     assert QUESTION in api.requests[0].text
     assert providers.stub.leftover_files() == []
 
 
 @needs_real_cli
-async def test_what_the_real_cli_found_is_not_lost_to_a_late_failure(
+async def test_sources_from_the_real_cli_survive_an_empty_final_answer(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
@@ -205,100 +205,108 @@ async def test_what_the_real_cli_found_is_not_lost_to_a_late_failure(
     api.calls = [("google_web_search", {"query": QUESTION})]
     api.texts = [""]
 
-    assert (await providers.ground())["sources"]
+    assert (await providers.grounded_search())["sources"]
 
 
-async def test_an_agy_run_has_its_flags_and_a_clean_environment(providers: Providers) -> None:
+async def test_agy_runs_with_its_flags_and_a_clean_environment(providers: Providers) -> None:
     providers.use("antigravity")
     providers.stub.environ |= {"OTHER_TOKEN": "hidden", "HTTPS_PROXY": "http://proxy"}
 
-    await providers.ground(QUESTION, "gemini-3.8-flash-high", "high")
+    await providers.grounded_search(QUESTION, "gemini-3.8-flash-high", "high")
 
-    [run] = providers.agy
+    [run] = providers.agy_runs
     assert run["argv"][:3] == ["--output-format", "stream-json", "--disable-slash-commands"]
     assert run["argv"][3:7] == ["--effort", "high", "--model", "gemini-3.8-flash-high"]
     assert run["argv"][-1].startswith("--print=") and QUESTION in run["argv"][-1]
-    assert not any("dangerously" in word for word in run["argv"])
+    assert not any("dangerously" in argument for argument in run["argv"])
     assert run["environment"]["AGY_CLI_DISABLE_AUTO_UPDATE"] == "1"
     assert run["environment"]["HTTPS_PROXY"] == "http://proxy"
     assert not {"GEMINI_API_KEY", "OTHER_TOKEN"} & run["environment"].keys()
 
 
-async def test_agy_gets_the_key_if_its_own_settings_use_one(providers: Providers) -> None:
+async def test_agy_gets_the_api_key_if_its_settings_select_the_gemini_provider(
+    providers: Providers,
+) -> None:
     providers.use("antigravity")
     settings = providers.stub.home / ".gemini/antigravity-cli/settings.json"
     settings.parent.mkdir(parents=True)
     settings.write_text('{"modelProvider": "gemini"}')
 
-    await providers.ground()
+    await providers.grounded_search()
 
-    assert providers.agy[0]["environment"]["GEMINI_API_KEY"] == "test-key"
+    assert providers.agy_runs[0]["environment"]["GEMINI_API_KEY"] == "test-key"
 
 
-async def test_a_long_prompt_goes_to_agy_by_stdin(providers: Providers) -> None:
+async def test_a_long_prompt_is_passed_to_agy_on_stdin(providers: Providers) -> None:
     providers.use("antigravity")
     turn = {
         "response": model_answer("word " * 40_000),
         "searches": [{"query": "sky", "output": "x"}],
     }
-    file = providers.agy_runs.parent / "turn.json"
+    file = providers.agy_runs_dir.parent / "turn.json"
     file.write_text(json.dumps(turn))
     providers.stub.environ["STUB_AGY_TURN"] = str(file)
 
     await providers.stub.deep_search(max_iterations=2)
 
-    first, second = providers.agy
+    first, second = providers.agy_runs
     assert first["argv"][-1].startswith("--print=") and first["stdin"] == ""
     assert second["argv"][-2:] == ["--input-format", "stream-json"]
     assert "word word" in json.loads(second["stdin"])["message"]["content"]
 
 
-async def test_what_agy_started_is_ended_after_its_result(providers: Providers) -> None:
+async def test_an_agy_process_that_hangs_after_its_result_is_killed(providers: Providers) -> None:
     providers.use("antigravity")
     providers.stub.environ["STUB_AGY_SCENARIO"] = "hang"
 
     with anyio.fail_after(20):
-        await providers.ground()
+        await providers.grounded_search()
 
-    pid = providers.agy[0]["pid"]
+    pid = providers.agy_runs[0]["pid"]
     await eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.parametrize("version", ["1.1.14", "0.9", "what"])
-async def test_an_old_agy_is_refused(providers: Providers, version: str) -> None:
+async def test_outdated_or_unknown_agy_versions_are_rejected(
+    providers: Providers, version: str
+) -> None:
     providers.use("antigravity")
     providers.stub.environ["STUB_AGY_VERSION"] = version
 
     with pytest.raises(CliNotFound, match=r"1\.1\.15|does not report its version"):
-        await providers.ground()
+        await providers.grounded_search()
 
 
-async def test_the_editors_launcher_is_no_agy(providers: Providers, tmp_path: Path) -> None:
+async def test_the_antigravity_editor_launcher_is_rejected(
+    providers: Providers, tmp_path: Path
+) -> None:
     folder = tmp_path / ".antigravity" / "antigravity" / "bin"
     folder.mkdir(parents=True)
-    (folder / "agy").symlink_to(AGY)
+    (folder / "agy").symlink_to(AGY_STUB)
     providers.use("antigravity")
     providers.stub.environ["GEMINI_MCP_AGY_PATH"] = str(folder / "agy")
 
     with pytest.raises(CliNotFound, match="editor"):
-        await providers.ground()
+        await providers.grounded_search()
 
 
-async def test_the_notice_of_agys_terms_comes_once(
+async def test_the_notice_about_antigravity_terms_is_logged_once(
     providers: Providers, caplog: pytest.LogCaptureFixture
 ) -> None:
     providers.use("antigravity")
     settings = providers.stub.settings
 
-    with providers.stub.researcher(settings) as desk:
+    with providers.stub.researcher(settings) as researcher:
         for _ in range(2):
-            await grounded_search(desk, settings, QUESTION, progress=providers.stub.messages.append)
+            await grounded_search(
+                researcher, settings, QUESTION, progress=providers.stub.messages.append
+            )
 
     assert caplog.text.count("Google's terms are ambiguous") == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "parameter"),
     [
         ((7,), "query"),
         (("",), "query"),
@@ -309,17 +317,17 @@ async def test_the_notice_of_agys_terms_comes_once(
         ((QUESTION, None, None, "yes"), "include_thoughts"),
     ],
 )
-async def test_bad_arguments_are_refused(
-    providers: Providers, arguments: tuple[object, ...], named: str
+async def test_invalid_arguments_are_rejected(
+    providers: Providers, arguments: tuple[object, ...], parameter: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=f"`{named}`"):
-        await providers.ground(*arguments)
+    with pytest.raises(InvalidInput, match=f"`{parameter}`"):
+        await providers.grounded_search(*arguments)
 
     assert providers.stub.runs == []
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "can"),
+    ("name", "arguments", "alternatives"),
     [
         ("gemini", (QUESTION, None, None, True), "`api`"),
         ("gemini", (QUESTION, "pro"), "`api`"),
@@ -327,24 +335,24 @@ async def test_bad_arguments_are_refused(
         ("antigravity", (QUESTION, None, "off"), "`gemini` or `api`"),
     ],
 )
-async def test_what_a_provider_cannot_do_is_refused_with_who_can(
-    providers: Providers, name: str, arguments: tuple[object, ...], can: str
+async def test_unsupported_options_are_rejected_with_providers_that_support_them(
+    providers: Providers, name: str, arguments: tuple[object, ...], alternatives: str
 ) -> None:
     providers.use(f"{name},api")
 
-    with pytest.raises(InvalidInput, match=re.escape(can)):
-        await providers.ground(*arguments)
+    with pytest.raises(InvalidInput, match=re.escape(alternatives)):
+        await providers.grounded_search(*arguments)
 
 
-# Nothing passes for a search result that is none
+# Answers that are not grounded
 
 
-async def test_a_model_that_does_not_search_is_asked_once_more(providers: Providers) -> None:
+async def test_a_model_that_does_not_search_is_prompted_once_more(providers: Providers) -> None:
     providers.stub.plays(
         {"text": "I know it."}, {"text": "done", "searches": [search_with_sources("sky", "nasa")]}
     )
 
-    result = await providers.ground()
+    result = await providers.grounded_search()
 
     assert len(providers.stub.runs) == 2
     assert result["search_queries"] == ["sky"]
@@ -353,31 +361,35 @@ async def test_a_model_that_does_not_search_is_asked_once_more(providers: Provid
 UNGROUNDED: dict[str, dict[str, Any]] = {
     "answers without searching": {"text": model_answer("From memory."), "searches": []},
     "finds no sources": {"text": model_answer(), "searches": [{"query": "sky"}]},
-    "has no record": {
+    "has no session record": {
         "text": model_answer(),
         "searches": [search_with_sources("sky", "nasa")],
         "record": False,
     },
-    "speaks plain text": {"text": model_answer(), "format": "text"},
+    "prints plain text": {"text": model_answer(), "format": "text"},
 }
 
 
-@pytest.mark.parametrize("way", UNGROUNDED)
-async def test_gemini_is_not_grounded_if_it(providers: Providers, way: str) -> None:
-    providers.stub.plays(UNGROUNDED[way])
+@pytest.mark.parametrize("case", UNGROUNDED)
+async def test_gemini_runs_without_search_evidence_are_not_grounded(
+    providers: Providers, case: str
+) -> None:
+    providers.stub.plays(UNGROUNDED[case])
 
     with pytest.raises(NotGrounded):
-        await providers.ground()
+        await providers.grounded_search()
 
     assert len(providers.stub.runs) == 2
 
 
-async def test_the_api_is_not_grounded_without_metadata(providers: Providers, api: FakeApi) -> None:
+async def test_api_answers_without_grounding_metadata_are_not_grounded(
+    providers: Providers, api: FakeApi
+) -> None:
     providers.use("api")
     api.sites = {"sky": ""}
 
     with pytest.raises(NotGrounded):
-        await providers.ground()
+        await providers.grounded_search()
 
     assert len(api.requests) == 2
 
@@ -392,19 +404,19 @@ async def test_the_api_is_not_grounded_without_metadata(providers: Providers, ap
         {"webSearchQueries": ["sky"]},
     ],
 )
-async def test_the_api_is_not_grounded_without_a_page(
+async def test_api_answers_without_a_web_source_are_not_grounded(
     providers: Providers, api: FakeApi, grounding: Any
 ) -> None:
     providers.use("api")
     api.grounding = grounding
 
     with pytest.raises(NotGrounded):
-        await providers.ground()
+        await providers.grounded_search()
 
 
 @needs_real_cli
 @pytest.mark.parametrize("model", [None, "gemini-2.5-flash"])
-async def test_a_source_list_that_the_model_wrote_is_no_source(
+async def test_a_source_list_written_by_the_model_is_not_evidence(
     providers: Providers, api: FakeApi, model: str | None
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
@@ -413,22 +425,22 @@ async def test_a_source_list_that_the_model_wrote_is_no_source(
     api.calls = [("google_web_search", {"query": QUESTION})]
 
     with pytest.raises(NotGrounded):
-        await providers.ground(QUESTION, model)
+        await providers.grounded_search(QUESTION, model)
 
 
 @needs_real_cli
 @pytest.mark.parametrize("model", ["gemini-3-flash", "gemini-3.1-flash-lite", "gemini-3.5-flash"])
-async def test_a_model_that_the_real_cli_would_swap_is_refused(
+async def test_models_that_the_real_cli_would_replace_are_rejected(
     providers: Providers, model: str
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
 
     with pytest.raises(InvalidInput, match="`model`"):
-        await providers.ground(QUESTION, model)
+        await providers.grounded_search(QUESTION, model)
 
 
 @needs_real_cli
-async def test_a_query_of_several_paragraphs_leaves_the_text_alone(
+async def test_a_query_with_several_paragraphs_does_not_alter_the_text(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
@@ -436,7 +448,7 @@ async def test_a_query_of_several_paragraphs_leaves_the_text_alone(
     query = 'why is\n\nthe "sky" blue?'
     api.calls = [("google_web_search", {"query": query})]
 
-    result = await providers.ground(query)
+    result = await providers.grounded_search(query)
 
     assert result["result"].startswith("## Search Results\n\nBlue[1][2], says NASA.\n\n###")
 
@@ -448,7 +460,7 @@ async def test_a_query_of_several_paragraphs_leaves_the_text_alone(
         {"query": "sky", "output": "![picture](https://a.org/x.png)"},
     ],
 )
-async def test_agy_is_not_grounded_without_links(
+async def test_agy_searches_without_links_are_not_grounded(
     providers: Providers, tmp_path: Path, search: Any
 ) -> None:
     providers.use("antigravity")
@@ -457,25 +469,25 @@ async def test_agy_is_not_grounded_without_links(
     providers.stub.environ["STUB_AGY_TURN"] = str(turn)
 
     with pytest.raises(NotGrounded):
-        await providers.ground()
+        await providers.grounded_search()
 
 
-async def test_what_agy_found_is_not_lost_to_an_empty_answer(providers: Providers) -> None:
+async def test_sources_from_agy_survive_an_empty_answer(providers: Providers) -> None:
     providers.use("antigravity")
     providers.stub.environ["STUB_AGY_SCENARIO"] = "late"
 
-    assert len((await providers.ground())["sources"]) == 2
+    assert len((await providers.grounded_search())["sources"]) == 2
 
 
-async def test_the_words_of_a_question_are_not_changed(providers: Providers) -> None:
+async def test_the_query_is_passed_to_agy_verbatim(providers: Providers) -> None:
     providers.use("antigravity")
 
-    await providers.ground("what is google_web_search in {{tool}} @README")
+    await providers.grounded_search("what is google_web_search in {{tool}} @README")
 
-    assert "what is google_web_search in {{tool}} @README" in providers.agy[0]["argv"][-1]
+    assert "what is google_web_search in {{tool}} @README" in providers.agy_runs[0]["argv"][-1]
 
 
-async def test_foreign_titles_and_texts_do_not_break_the_shape(
+async def test_hostile_titles_and_texts_do_not_break_the_markdown_format(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
@@ -483,16 +495,16 @@ async def test_foreign_titles_and_texts_do_not_break_the_shape(
     web = {"uri": REDIRECT + "a) [evil](http://evil", "title": "x](http://evil) [y"}
     api.grounding = {"groundingChunks": [{}, {"web": web}], "groundingSupports": []}
 
-    text = (await providers.ground())["result"]
+    text = (await providers.grounded_search())["result"]
 
     assert text.count("\n### Sources\n") == 1
     assert text.count("```") == 2
-    listed = text.partition("\n### Sources\n")[2].partition("\n\n")[0]
-    assert "](http://evil" not in listed.replace("\\](http://evil", "")
-    assert "%28http://evil" in listed
+    sources = text.partition("\n### Sources\n")[2].partition("\n\n")[0]
+    assert "](http://evil" not in sources.replace("\\](http://evil", "")
+    assert "%28http://evil" in sources
 
 
-async def test_marks_fit_the_list_and_stand_in_their_part(
+async def test_citation_marks_match_the_source_list_and_their_text_part(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
@@ -506,54 +518,56 @@ async def test_marks_fit_the_list_and_stand_in_their_part(
         ],
     }
 
-    assert "Blue.[1]\n" in (await providers.ground())["result"]
+    assert "Blue.[1]\n" in (await providers.grounded_search())["result"]
 
 
 @pytest.mark.parametrize("raw", ["<html>login</html>", "[]", '{"candidates": "x"}'])
-async def test_an_answer_that_cannot_be_read_is_a_failure_to_fall_back_from(
+async def test_an_unreadable_api_response_triggers_the_fallback(
     providers: Providers, api: FakeApi, raw: str
 ) -> None:
     providers.use("api,gemini")
     api.raw = raw
 
-    result = await providers.ground()
+    result = await providers.grounded_search()
 
     assert result["metadata"]["provider"] == "gemini"
     assert result["metadata"]["fallback"][0]["code"] == "EXECUTION_ERROR"
 
 
-async def test_an_api_that_is_not_there_is_a_failure_to_fall_back_from(
+async def test_an_unreachable_api_triggers_the_fallback(
     providers: Providers,
 ) -> None:
     providers.use("api,gemini")
     providers.stub.environ["GOOGLE_GEMINI_BASE_URL"] = "http://127.0.0.1:1"
 
-    assert (await providers.ground())["metadata"]["fallback"][0]["code"] == "EXECUTION_ERROR"
+    metadata = (await providers.grounded_search())["metadata"]
+
+    assert metadata["fallback"][0]["code"] == "EXECUTION_ERROR"
 
 
-async def test_a_key_that_the_api_repeats_is_not_shown(providers: Providers, api: FakeApi) -> None:
+async def test_a_key_echoed_by_the_api_is_not_shown(providers: Providers, api: FakeApi) -> None:
     providers.use("api")
     providers.stub.environ["GEMINI_API_KEY"] = "my-gateway-key-123456"
     api.failure = api_error(401, "UNAUTHENTICATED", "Bad key my-gateway-key-123456.")
 
     with pytest.raises(NotSignedIn) as caught:
-        await providers.ground()
+        await providers.grounded_search()
 
     assert "my-gateway-key" not in caught.value.message
 
 
-async def test_agy_is_not_grounded_without_a_search(providers: Providers) -> None:
+async def test_agy_answers_without_a_search_are_not_grounded(providers: Providers) -> None:
     providers.use("antigravity")
     providers.stub.environ["STUB_AGY_SCENARIO"] = "no-search"
 
     with pytest.raises(NotGrounded):
-        await providers.ground()
+        await providers.grounded_search()
 
 
 @pytest.mark.parametrize(
     ("name", "variable"), [("gemini", None), ("antigravity", "STUB_AGY_SCENARIO")]
 )
-async def test_a_search_that_fails_is_tried_four_times(
+async def test_a_failing_search_is_attempted_four_times(
     providers: Providers, name: str, variable: str | None
 ) -> None:
     providers.use(name)
@@ -562,34 +576,34 @@ async def test_a_search_that_fails_is_tried_four_times(
         providers.stub.environ[variable] = "failed-search"
 
     with pytest.raises(ExecutionFailed, match="500"):
-        await providers.ground()
+        await providers.grounded_search()
 
     assert providers.stub.waits == [1, 2, 4]
 
 
-async def test_offsets_are_bytes_and_become_places_in_the_text(
+async def test_byte_offsets_are_converted_to_character_positions(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
     api.direct = "天空是蓝色的。🌍 And more."
     api.support = len("天空是蓝色的。".encode()), len("天空是蓝色的。🌍 And more.".encode())
 
-    result = await providers.ground()
+    result = await providers.grounded_search()
 
     assert "天空是蓝色的。[1][2]🌍 And more.[1][2]" in result["result"]
 
 
-async def test_an_offset_inside_a_character_moves_behind_it(
+async def test_an_offset_inside_a_character_moves_to_its_end(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
     api.direct = "天空"
     api.support = (4, 400)
 
-    assert "天空[1][2]\n" in (await providers.ground())["result"]
+    assert "天空[1][2]\n" in (await providers.grounded_search())["result"]
 
 
-async def test_a_report_of_the_api_gets_links_where_its_supports_are(
+async def test_api_reports_get_links_at_their_grounding_supports(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
@@ -607,7 +621,9 @@ async def test_a_report_of_the_api_gets_links_where_its_supports_are(
     assert {"urlContext": {}} in api.requests[0].body["tools"]
 
 
-async def test_the_api_corrects_without_tools(providers: Providers, api: FakeApi) -> None:
+async def test_the_correction_request_to_the_api_has_no_tools(
+    providers: Providers, api: FakeApi
+) -> None:
     providers.use("api")
     api.direct = "Blue, but no JSON."
     api.texts = [model_answer("Blue, but no JSON.")]
@@ -624,30 +640,30 @@ async def test_the_api_corrects_without_tools(providers: Providers, api: FakeApi
 # Fallback
 
 
-def failed(providers: Providers, name: str, how: str) -> None:
-    """Make this provider fail in this way."""
+def make_provider_fail(providers: Providers, name: str, failure: str) -> None:
+    """Make a provider fail in the given way."""
     environ = providers.stub.environ
     if name == "api":
         providers.api.failing = ""
-        providers.api.failure = API_FAILURES[how]
+        providers.api.failure = API_FAILURES[failure]
     elif name == "antigravity":
-        environ["STUB_AGY_SCENARIO"] = how
-        if how == "missing":
+        environ["STUB_AGY_SCENARIO"] = failure
+        if failure == "missing":
             environ["GEMINI_MCP_AGY_PATH"] = "/nowhere/agy"
     else:
-        providers.stub.plays_scenario(how)
+        providers.stub.plays_scenario(failure)
         del environ["STUB_GEMINI_TURNS"]
 
 
-async def outcome(
-    call: Coroutine[Any, Any, Result], providers: Providers, clock: Clock, how: str
+async def complete_call(
+    call: Coroutine[Any, Any, Result], providers: Providers, clock: Clock, failure: str
 ) -> Result:
-    """What comes of a call; of one that stalls, when it has come to that and time has passed."""
-    begun = asyncio.ensure_future(call)
-    if how == "stall":
-        await eventually(lambda: providers.agy)
+    """Await a call; for a stall, first advance the clock past the startup timeout."""
+    task = asyncio.ensure_future(call)
+    if failure == "stall":
+        await eventually(lambda: providers.agy_runs)
         clock.skip(providers.stub.limits.agy_startup_timeout)
-    return await begun
+    return await task
 
 
 def api_error(code: int, status: str, message: str, *details: object) -> tuple[int, Any]:
@@ -689,8 +705,8 @@ FAILURES: dict[tuple[str, str], tuple[type[GeminiMcpError], bool]] = {
     ("gemini", "cut"): (ExecutionFailed, True),
     ("gemini", "unknown-model"): (ConfigError, False),
 }
-"""A provider and how it fails: its error, and whether the next one gets its turn."""
-TYPICAL = [
+"""The expected error of each failure, and whether the next provider is tried after it."""
+TYPICAL_FAILURES = [
     ("antigravity", "missing"),
     ("antigravity", "denied"),
     ("antigravity", "stall"),
@@ -700,50 +716,50 @@ TYPICAL = [
     ("gemini", "server-error"),
     ("gemini", "unknown-model"),
 ]
-"""One for each type of error; which provider had it makes no difference."""
-NEXT = {"antigravity": "gemini", "api": "gemini", "gemini": "antigravity"}
+"""One case per error type; which provider fails makes no difference."""
+FALLBACK = {"antigravity": "gemini", "api": "gemini", "gemini": "antigravity"}
 
 
 @pytest.mark.parametrize(
-    ("name", "how", "tool"),
+    ("name", "failure", "tool"),
     representatives(
-        [(*failure, tool) for failure in FAILURES for tool in ("search", "grounded")],
+        [(*case, tool) for case in FAILURES for tool in ("search", "grounded")],
         [
-            *((*failure, "search") for failure in TYPICAL),
+            *((*case, "search") for case in TYPICAL_FAILURES),
             ("antigravity", "stall", "grounded"),
             ("api", "rate", "grounded"),
             ("gemini", "no-sign-in", "grounded"),
         ],
     ),
 )
-async def test_the_next_provider_answers_after_a_failure(
-    providers: Providers, clock: Clock, name: str, how: str, tool: str
+async def test_the_next_provider_is_tried_unless_the_error_is_final(
+    providers: Providers, clock: Clock, name: str, failure: str, tool: str
 ) -> None:
-    error, goes_on = FAILURES[name, how]
-    providers.use(f"{name},{NEXT[name]}")
-    failed(providers, name, how)
-    call = providers.stub.search if tool == "search" else providers.ground
+    error, falls_back = FAILURES[name, failure]
+    providers.use(f"{name},{FALLBACK[name]}")
+    make_provider_fail(providers, name, failure)
+    call = providers.stub.search if tool == "search" else providers.grounded_search
 
-    if not goes_on:
+    if not falls_back:
         with pytest.raises(error):
             await call()
         return
-    metadata = (await outcome(call(), providers, clock, how))["metadata"]
+    metadata = (await complete_call(call(), providers, clock, failure))["metadata"]
 
-    assert metadata["provider"] == NEXT[name]
+    assert metadata["provider"] == FALLBACK[name]
     [reason] = metadata["fallback"]
     assert (reason["provider"], reason["code"]) == (name, error.code)
     assert reason["message"]
 
 
-async def test_one_that_hangs_leaves_half_of_the_time_to_the_next(
+async def test_a_hanging_provider_uses_at_most_half_of_the_timeout(
     providers: Providers, clock: Clock
 ) -> None:
     providers.use("antigravity,gemini")
-    failed(providers, "antigravity", "stall")
+    make_provider_fail(providers, "antigravity", "stall")
     providers.stub.limits = Limits(agy_startup_timeout=1000)
     call = asyncio.ensure_future(providers.stub.search())
-    await eventually(lambda: providers.agy)
+    await eventually(lambda: providers.agy_runs)
 
     clock.skip(providers.stub.settings.timeout / 2)
     metadata = (await call)["metadata"]
@@ -752,37 +768,37 @@ async def test_one_that_hangs_leaves_half_of_the_time_to_the_next(
     assert metadata["fallback"][0]["message"] == "There was no answer within 150 s."
 
 
-@pytest.mark.parametrize(("name", "how"), representatives(FAILURES, TYPICAL))
-async def test_the_last_provider_has_the_last_word(
-    providers: Providers, clock: Clock, name: str, how: str
+@pytest.mark.parametrize(("name", "failure"), representatives(FAILURES, TYPICAL_FAILURES))
+async def test_the_error_of_the_last_provider_is_raised(
+    providers: Providers, clock: Clock, name: str, failure: str
 ) -> None:
-    error, _ = FAILURES[name, how]
-    other = NEXT[name]
-    providers.use(f"{other},{name}")
-    failed(providers, other, "no-sign-in")
-    failed(providers, name, how)
+    error, _ = FAILURES[name, failure]
+    first = FALLBACK[name]
+    providers.use(f"{first},{name}")
+    make_provider_fail(providers, first, "no-sign-in")
+    make_provider_fail(providers, name, failure)
 
     with pytest.raises(GeminiMcpError) as caught:
-        await outcome(providers.stub.search(), providers, clock, how)
+        await complete_call(providers.stub.search(), providers, clock, failure)
 
     unusable = error in (CliNotFound, NotSignedIn)
     assert caught.value.code == ("NO_PROVIDER" if unusable else error.code)
 
 
-@pytest.mark.parametrize(("name", "how"), FAILURES)
-async def test_alone_a_providers_own_error_stands(
-    providers: Providers, clock: Clock, name: str, how: str
+@pytest.mark.parametrize(("name", "failure"), FAILURES)
+async def test_a_single_provider_raises_its_own_error(
+    providers: Providers, clock: Clock, name: str, failure: str
 ) -> None:
-    error, _ = FAILURES[name, how]
+    error, _ = FAILURES[name, failure]
     providers.use(name)
-    failed(providers, name, how)
+    make_provider_fail(providers, name, failure)
 
     with pytest.raises(error):
-        await outcome(providers.stub.search(), providers, clock, how)
+        await complete_call(providers.stub.search(), providers, clock, failure)
 
 
 @pytest.mark.parametrize(
-    ("tool", "agy", "how"),
+    ("tool", "agy_failure", "api_failure"),
     representatives(
         product(
             ("search", "deep_search", "grounded"),
@@ -799,12 +815,12 @@ async def test_alone_a_providers_own_error_stands(
         ],
     ),
 )
-async def test_the_third_provider_answers_with_the_reasons_of_two(
-    providers: Providers, tool: str, agy: str, how: str
+async def test_the_third_provider_answers_and_reports_two_failures(
+    providers: Providers, tool: str, agy_failure: str, api_failure: str
 ) -> None:
     providers.use("antigravity,api,gemini")
-    failed(providers, "antigravity", agy)
-    failed(providers, "api", how)
+    make_provider_fail(providers, "antigravity", agy_failure)
+    make_provider_fail(providers, "api", api_failure)
 
     match tool:
         case "search":
@@ -812,31 +828,31 @@ async def test_the_third_provider_answers_with_the_reasons_of_two(
         case "deep_search":
             result = await providers.stub.deep_search(max_iterations=2)
         case _:
-            result = await providers.ground()
+            result = await providers.grounded_search()
 
     metadata = result["metadata"]
     assert metadata["provider"] == "gemini"
     assert [reason["provider"] for reason in metadata["fallback"]][:2] == ["antigravity", "api"]
 
 
-async def test_without_any_usable_provider_each_ones_way_is_told(providers: Providers) -> None:
+async def test_without_a_usable_provider_the_error_explains_each_one(providers: Providers) -> None:
     providers.use("antigravity,api,gemini")
     for name in ("antigravity", "gemini"):
-        failed(providers, name, "no-sign-in")
+        make_provider_fail(providers, name, "no-sign-in")
     providers.stub.environ["GEMINI_API_KEY"] = ""
 
     with pytest.raises(NoProvider) as caught:
-        await providers.ground()
+        await providers.grounded_search()
 
     for name in ("antigravity:", "api:", "gemini:"):
         assert name in caught.value.message and name in caught.value.next_step
 
 
-async def test_a_deep_search_ends_with_its_report_when_no_provider_is_left(
+async def test_deep_search_returns_its_draft_when_no_provider_is_usable(
     providers: Providers,
 ) -> None:
     providers.use("gemini,antigravity")
-    failed(providers, "antigravity", "no-sign-in")
+    make_provider_fail(providers, "antigravity", "no-sign-in")
     draft = {"text": model_answer("Draft."), "searches": [search_with_sources("sky", "nasa")]}
     providers.stub.plays(draft, {"exit_code": 41, "stderr": "no"})
 
@@ -846,19 +862,19 @@ async def test_a_deep_search_ends_with_its_report_when_no_provider_is_left(
     assert result["metadata"]["iterations"] == 2
 
 
-async def test_a_missing_extra_is_told_with_how_to_get_it(
+async def test_a_missing_extra_is_reported_with_its_install_command(
     providers: Providers, mocker: MockerFixture
 ) -> None:
     mocker.patch.dict(sys.modules, {"google": None})
     providers.use("api")
 
     with pytest.raises(NoProvider) as caught:
-        await providers.ground()
+        await providers.grounded_search()
 
     assert "pip install 'gemini-cli-mcp[api]'" in caught.value.next_step
 
 
-# The texts of errors
+# Error messages
 
 
 @pytest.mark.parametrize(
@@ -873,7 +889,7 @@ async def test_a_missing_extra_is_told_with_how_to_get_it(
         (ExecutionFailed("No."), "## Search Error"),
     ],
 )
-def test_an_error_is_a_text_to_act_on(error: GeminiMcpError, heading: str) -> None:
+def test_error_markdown_says_how_to_fix_the_problem(error: GeminiMcpError, heading: str) -> None:
     text = error_markdown(error)
 
     assert text.startswith(f"{heading}\n\nNo.\n\n**To fix:**\n- ")
@@ -881,15 +897,20 @@ def test_an_error_is_a_text_to_act_on(error: GeminiMcpError, heading: str) -> No
     assert error.next_step in text
 
 
-async def test_a_client_gets_result_and_errors_in_markdown(providers: Providers) -> None:
+async def test_clients_get_results_and_errors(providers: Providers) -> None:
     async with in_process_client(providers.stub) as client:
-        good = await client.call_tool("grounded_search", {"query": QUESTION})
-        bad = await client.call_tool("grounded_search", {"query": QUESTION, "thinking": "loud"})
+        grounded = await client.call_tool("grounded_search", {"query": QUESTION})
+        invalid = await client.call_tool("grounded_search", {"query": QUESTION, "thinking": "loud"})
         providers.stub.plays({"text": "From memory."})
         ungrounded = await client.call_tool("grounded_search", {"query": QUESTION})
 
-    assert good.structured_content and bad.structured_content and ungrounded.structured_content
-    assert SHAPE.fullmatch(good.structured_content["result"])
-    assert (bad.is_error, bad.structured_content["error"]["code"]) == (True, "INVALID_INPUT")
+    assert (
+        grounded.structured_content and invalid.structured_content and ungrounded.structured_content
+    )
+    assert RESULT_PATTERN.fullmatch(grounded.structured_content["result"])
+    assert (invalid.is_error, invalid.structured_content["error"]["code"]) == (
+        True,
+        "INVALID_INPUT",
+    )
     assert ungrounded.structured_content["result"].startswith("## No Results")
     assert ungrounded.structured_content["error"]["code"] == "NOT_GROUNDED"

@@ -1,4 +1,4 @@
-"""`install`: our entry in a client's file, and everything else in it as it was."""
+"""`install` writes our entry to a client's configuration and preserves everything else."""
 
 import json
 import os
@@ -16,50 +16,54 @@ from tests.support import STUB, Stub
 from tests.support.binaries import make_executable
 from tests.support.cli import run_command
 
-FILES = {
+CONFIG_FILES = {
     "claude-desktop": ".config/Claude/claude_desktop_config.json",
     "claude-code": ".claude.json",
     "cursor": ".cursor/mcp.json",
     "vscode": ".config/Code/User/mcp.json",
 }
-KEYS = {"vscode": "servers"}
-clients = pytest.mark.parametrize("client", FILES)
+SERVERS_KEYS = {"vscode": "servers"}
+every_client = pytest.mark.parametrize("client", CONFIG_FILES)
 
 
 def install(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_command(stub, "install", *arguments)
 
 
-def entry(stub: Stub, client: str) -> dict[str, Any]:
-    content = json.loads((stub.home / FILES[client]).read_text())
-    return content[KEYS.get(client, "mcpServers")][SERVER_NAME]
+def read_entry(stub: Stub, client: str) -> dict[str, Any]:
+    content = json.loads((stub.home / CONFIG_FILES[client]).read_text())
+    return content[SERVERS_KEYS.get(client, "mcpServers")][SERVER_NAME]
 
 
-@clients
-def test_a_client_starts_us_by_what_was_written(stub: Stub, client: str) -> None:
-    done = install(stub, client, "--env", "GEMINI_API_KEY=k-123456", "--env", "GEMINI_MODEL=m")
+@every_client
+def test_the_written_entry_starts_the_server(stub: Stub, client: str) -> None:
+    completed = install(stub, client, "--env", "GEMINI_API_KEY=k-123456", "--env", "GEMINI_MODEL=m")
 
-    written = entry(stub, client)
-    assert done.returncode == 0
-    assert Path(written["command"]).is_absolute()
-    assert written["args"][-1] == "serve"
-    assert written["env"] == {
+    entry = read_entry(stub, client)
+    assert completed.returncode == 0
+    assert Path(entry["command"]).is_absolute()
+    assert entry["args"][-1] == "serve"
+    assert entry["env"] == {
         "GEMINI_MCP_CLI_PATH": str(STUB),
         "GEMINI_API_KEY": "k-123456",
         "GEMINI_MODEL": "m",
     }
-    assert "k-123456" not in done.stdout + done.stderr
-    assert (stub.home / FILES[client]).stat().st_mode & 0o077 == 0  # there is a key in it
-    version = [written["command"], *written["args"][:-1], "--version"]
-    subprocess.run(version, env={}, check=True, capture_output=True)  # no PATH at all
+    assert "k-123456" not in completed.stdout + completed.stderr
+    assert (stub.home / CONFIG_FILES[client]).stat().st_mode & 0o077 == 0  # it contains a key
+    version_command = [entry["command"], *entry["args"][:-1], "--version"]
+    subprocess.run(version_command, env={}, check=True, capture_output=True)  # without any PATH
 
 
-@clients
-def test_everything_else_in_the_file_stays(stub: Stub, client: str) -> None:
-    path = stub.home / FILES[client]
+@every_client
+def test_everything_else_in_the_file_is_preserved(stub: Stub, client: str) -> None:
+    path = stub.home / CONFIG_FILES[client]
     path.parent.mkdir(parents=True, exist_ok=True)
-    key = KEYS.get(client, "mcpServers")
-    before = {"theme": "dunkel ☾", key: {"other": {"command": "x"}}, "last": [1, {"a": None}]}
+    servers_key = SERVERS_KEYS.get(client, "mcpServers")
+    before = {
+        "theme": "dunkel ☾",
+        servers_key: {"other": {"command": "x"}},
+        "last": [1, {"a": None}],
+    }
     path.write_text(json.dumps(before))
     path.chmod(0o640)
 
@@ -68,13 +72,13 @@ def test_everything_else_in_the_file_stays(stub: Stub, client: str) -> None:
     assert install(stub, client, "--uninstall").returncode == 0
 
     assert list(after) == list(before)
-    assert {**after, key: {"other": {"command": "x"}}} == before
+    assert {**after, servers_key: {"other": {"command": "x"}}} == before
     assert json.loads(path.read_text()) == before
-    assert path.stat().st_mode & 0o777 == 0o600  # a key may stand in it
+    assert path.stat().st_mode & 0o777 == 0o600  # it may contain a key
     backup = Path(f"{path}{BACKUP_SUFFIX}")
-    assert json.loads(backup.read_text()) == before  # of before the first of all
+    assert json.loads(backup.read_text()) == before  # from before the first change
     assert backup.stat().st_mode & 0o777 == 0o600
-    assert [left.name for left in path.parent.glob(f".{path.name}.*")] == []
+    assert [file.name for file in path.parent.glob(f".{path.name}.*")] == []
 
 
 @pytest.mark.parametrize(
@@ -90,73 +94,79 @@ def test_everything_else_in_the_file_stays(stub: Stub, client: str) -> None:
         b'{"a": 1e999}',
     ],
 )
-def test_a_file_that_is_no_json_is_left_as_it_is(stub: Stub, content: bytes) -> None:
-    path = stub.home / FILES["cursor"]
+def test_an_invalid_file_is_not_changed(stub: Stub, content: bytes) -> None:
+    path = stub.home / CONFIG_FILES["cursor"]
     path.parent.mkdir()
     path.write_bytes(content)
 
-    done = install(stub, "cursor")
+    completed = install(stub, "cursor")
 
-    assert done.returncode == 1
-    assert "CONFIG_ERROR" in done.stderr and str(path) in done.stderr and "--print" in done.stderr
+    assert completed.returncode == 1
+    assert (
+        "CONFIG_ERROR" in completed.stderr
+        and str(path) in completed.stderr
+        and "--print" in completed.stderr
+    )
     assert path.read_bytes() == content
-    assert [left.name for left in path.parent.iterdir()] == [path.name]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"\xef\xbb\xbf{}\r\n", b'{"mcpServers": null}', b'{"servers": [1]}', b'{"a": "\\ud800"}'],
 )
-def test_a_file_that_is_odd_but_fine_is_taken(stub: Stub, content: bytes) -> None:
-    path = stub.home / FILES["cursor"]
+def test_an_unusual_but_valid_file_is_accepted(stub: Stub, content: bytes) -> None:
+    path = stub.home / CONFIG_FILES["cursor"]
     path.parent.mkdir()
     path.write_bytes(content)
 
     assert install(stub, "cursor").returncode == 0
-    assert entry(stub, "cursor")["args"][-1] == "serve"
+    assert read_entry(stub, "cursor")["args"][-1] == "serve"
 
 
-def test_installing_again_keeps_what_was_chosen(stub: Stub) -> None:
+def test_reinstalling_keeps_earlier_choices(stub: Stub) -> None:
     install(stub, "cursor", "--env", "GEMINI_API_KEY=k", "--env", "GEMINI_MODEL=m")
-    path = stub.home / FILES["cursor"]
+    path = stub.home / CONFIG_FILES["cursor"]
     content = json.loads(path.read_text())
     content["mcpServers"][SERVER_NAME]["timeout"] = 600
     path.write_text(json.dumps(content))
 
     again = install(stub, "cursor", "--env", "GEMINI_MODEL=other")
 
-    assert "GEMINI_API_KEY" not in again.stderr  # it is there
-    written = entry(stub, "cursor")
-    assert written["timeout"] == 600
-    assert (written["env"]["GEMINI_API_KEY"], written["env"]["GEMINI_MODEL"]) == ("k", "other")
+    assert "GEMINI_API_KEY" not in again.stderr  # already configured
+    entry = read_entry(stub, "cursor")
+    assert entry["timeout"] == 600
+    assert (entry["env"]["GEMINI_API_KEY"], entry["env"]["GEMINI_MODEL"]) == ("k", "other")
 
 
-def test_paths_do_not_depend_on_where_the_client_starts_us(stub: Stub) -> None:
+def test_relative_paths_are_written_as_absolute_paths(stub: Stub) -> None:
     install(stub, "cursor", "--env", "GEMINI_MCP_CONFIG_DIR=here")
 
-    assert entry(stub, "cursor")["env"]["GEMINI_MCP_CONFIG_DIR"] == str(Path("here").absolute())
+    assert read_entry(stub, "cursor")["env"]["GEMINI_MCP_CONFIG_DIR"] == str(
+        Path("here").absolute()
+    )
 
 
-@pytest.mark.parametrize("seen", [False, True])
-def test_a_node_that_desktop_apps_do_not_see_comes_along(
-    stub: Stub, mocker: MockerFixture, seen: bool
+@pytest.mark.parametrize("is_visible", [False, True])
+def test_path_includes_a_node_that_desktop_apps_cannot_find(
+    stub: Stub, mocker: MockerFixture, is_visible: bool
 ) -> None:
-    """What they see differs from machine to machine, so theirs stands for it."""
-    node, system = make_executable(stub.home / "somewhere/node"), stub.home / "system"
+    """The PATH of desktop apps differs between machines, so it is patched."""
+    node, system_folder = make_executable(stub.home / "somewhere/node"), stub.home / "system"
     gemini = make_executable(stub.home / "elsewhere/gemini")
     stub.environ |= {"PATH": str(node.parent), "GEMINI_MCP_CLI_PATH": str(gemini)}
     for module in (binary, install_module):
-        mocker.patch.object(module, "DESKTOP_APP_PATH", str(system))
-    if seen:
-        make_executable(system / "node")
+        mocker.patch.object(module, "DESKTOP_APP_PATH", str(system_folder))
+    if is_visible:
+        make_executable(system_folder / "node")
 
     install(stub, "cursor")
 
-    path = entry(stub, "cursor")["env"].get("PATH")
-    assert path == (None if seen else f"{node.parent}{os.pathsep}{system}")
+    path = read_entry(stub, "cursor")["env"].get("PATH")
+    assert path == (None if is_visible else f"{node.parent}{os.pathsep}{system_folder}")
 
 
-def test_a_bad_variable_does_not_keep_us_in_the_file(stub: Stub) -> None:
+def test_an_invalid_variable_does_not_prevent_uninstalling(stub: Stub) -> None:
     install(stub, "cursor")
     stub.environ["GEMINI_MCP_TIMEOUT"] = "soon"
 
@@ -164,72 +174,74 @@ def test_a_bad_variable_does_not_keep_us_in_the_file(stub: Stub) -> None:
     assert install(stub, "cursor", "--uninstall", "--print").returncode == 2
 
 
-def test_what_is_printed_is_what_would_be_written(stub: Stub) -> None:
+def test_print_shows_what_would_be_written(stub: Stub) -> None:
     printed = install(stub, "vscode", "--print", "--env", "GEMINI_MODEL=m")
-    assert not (stub.home / FILES["vscode"]).exists()
+    assert not (stub.home / CONFIG_FILES["vscode"]).exists()
     install(stub, "vscode", "--env", "GEMINI_MODEL=m")
 
-    assert json.loads(printed.stdout) == json.loads((stub.home / FILES["vscode"]).read_text())
+    assert json.loads(printed.stdout) == json.loads(
+        (stub.home / CONFIG_FILES["vscode"]).read_text()
+    )
 
 
-def test_a_variable_is_taken_from_here_or_missed_aloud(stub: Stub) -> None:
+def test_env_copies_a_set_variable_and_rejects_unset_or_invalid_ones(stub: Stub) -> None:
     stub.environ["GEMINI_API_KEY"] = "from-here"
 
-    taken = install(stub, "cursor", "--env", "GEMINI_API_KEY")
-    missed = install(stub, "cursor", "--env", "GEMINI_MODEL")
-    wrong = install(stub, "cursor", "--env", "GEMINI_MCP_TIMEOUT=soon")
+    copied = install(stub, "cursor", "--env", "GEMINI_API_KEY")
+    unset = install(stub, "cursor", "--env", "GEMINI_MODEL")
+    invalid = install(stub, "cursor", "--env", "GEMINI_MCP_TIMEOUT=soon")
 
-    assert taken.returncode == 0
-    assert entry(stub, "cursor")["env"]["GEMINI_API_KEY"] == "from-here"
-    assert (missed.returncode, wrong.returncode) == (1, 1)
-    assert "GEMINI_MODEL=VALUE" in missed.stderr
-    assert "GEMINI_MCP_TIMEOUT='soon'" in wrong.stderr
+    assert copied.returncode == 0
+    assert read_entry(stub, "cursor")["env"]["GEMINI_API_KEY"] == "from-here"
+    assert (unset.returncode, invalid.returncode) == (1, 1)
+    assert "GEMINI_MODEL=VALUE" in unset.stderr
+    assert "GEMINI_MCP_TIMEOUT='soon'" in invalid.stderr
 
 
-def test_a_missing_key_and_cli_are_told(stub: Stub) -> None:
+def test_a_missing_key_and_cli_are_reported(stub: Stub) -> None:
     stub.environ |= {"GEMINI_MCP_CLI_PATH": "no-such-gemini"}
 
-    done = install(stub, "claude-desktop")
+    completed = install(stub, "claude-desktop")
 
-    assert done.returncode == 0
-    assert "npm install -g @google/gemini-cli" in done.stderr
-    assert "--env GEMINI_API_KEY" in done.stderr
-
-
-def test_nothing_to_remove_changes_nothing(stub: Stub) -> None:
-    done = install(stub, "cursor", "--uninstall")
-
-    assert done.returncode == 0
-    assert "nothing was changed" in done.stderr
-    assert not (stub.home / FILES["cursor"]).exists()
+    assert completed.returncode == 0
+    assert "npm install -g @google/gemini-cli" in completed.stderr
+    assert "--env GEMINI_API_KEY" in completed.stderr
 
 
-def test_a_link_to_a_file_elsewhere_stays_one(stub: Stub) -> None:
-    real = stub.home / "dotfiles.json"
-    real.write_text("{}")
-    path = stub.home / FILES["claude-code"]
-    path.symlink_to(real)
+def test_uninstalling_without_an_entry_changes_nothing(stub: Stub) -> None:
+    completed = install(stub, "cursor", "--uninstall")
+
+    assert completed.returncode == 0
+    assert "nothing was changed" in completed.stderr
+    assert not (stub.home / CONFIG_FILES["cursor"]).exists()
+
+
+def test_a_symlinked_file_stays_a_symlink(stub: Stub) -> None:
+    target = stub.home / "dotfiles.json"
+    target.write_text("{}")
+    path = stub.home / CONFIG_FILES["claude-code"]
+    path.symlink_to(target)
 
     install(stub, "claude-code")
 
     assert path.is_symlink()
-    assert SERVER_NAME in real.read_text()
+    assert SERVER_NAME in target.read_text()
 
 
-def test_each_system_has_its_place() -> None:
+def test_each_platform_has_its_config_files() -> None:
     environ = {"HOME": "/home/me", "APPDATA": "/home/me/AppData/Roaming"}
-    places = {
+    paths = {
         platform: [str(config_file(client, environ, platform)) for client in CLIENTS.values()]
         for platform in ("darwin", "win32", "linux")
     }
 
-    assert places["darwin"][0].endswith(
+    assert paths["darwin"][0].endswith(
         "Library/Application Support/Claude/claude_desktop_config.json"
     )
-    assert places["win32"] == [
+    assert paths["win32"] == [
         "/home/me/AppData/Roaming/Claude/claude_desktop_config.json",
         "/home/me/.claude.json",
         "/home/me/.cursor/mcp.json",
         "/home/me/AppData/Roaming/Code/User/mcp.json",
     ]
-    assert places["linux"] == [f"/home/me/{file}" for file in FILES.values()]
+    assert paths["linux"] == [f"/home/me/{file}" for file in CONFIG_FILES.values()]

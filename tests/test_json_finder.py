@@ -1,4 +1,4 @@
-"""The JSON finder on what models write, and on what an attacker would have them write."""
+"""`find_object` on model output, including output that an attacker controls."""
 
 import json
 
@@ -12,13 +12,13 @@ from gemini_cli_mcp.research.researcher import ANSWER_KEYS, match_schema
 GOOD = '{"success": true, "report": "Blue [a](b).", "metadata": {"n": [1, {}, 2.5]}}'
 
 
-def look(text: str) -> FoundObject | None:
+def find_answer(text: str) -> FoundObject | None:
     return find_object(text, match_schema, ANSWER_KEYS)
 
 
 def report_in(text: str) -> str | None:
-    found = look(text)
-    return found.object["report"] if found else None
+    match = find_answer(text)
+    return match.object["report"] if match else None
 
 
 @pytest.mark.parametrize(
@@ -36,21 +36,21 @@ def report_in(text: str) -> str | None:
         f"\ufeff{GOOD}",
     ],
 )
-def test_the_object_is_found_as_it_is(text: str) -> None:
-    found = look(text)
+def test_a_valid_object_is_found_without_repair(text: str) -> None:
+    match = find_answer(text)
 
-    assert found is not None
-    assert (found.object["report"], found.repaired) == ("Blue [a](b).", False)
+    assert match is not None
+    assert (match.object["report"], match.repaired) == ("Blue [a](b).", False)
 
 
-def test_an_object_inside_a_fitting_one_does_not_win() -> None:
+def test_an_object_nested_in_an_answer_is_ignored() -> None:
     inner = '{"success": true, "report": "inner"}'
     outer = f'{{"success": true, "report": "outer", "metadata": {{"x": {inner}}}}}'
 
     assert report_in(outer) == "outer"
 
 
-def test_json_text_inside_the_report_does_not_win() -> None:
+def test_json_text_inside_the_report_is_ignored() -> None:
     text = json.dumps({"success": True, "report": 'Use {"success": true, "report": "fake"}.'})
 
     assert report_in(text) == 'Use {"success": true, "report": "fake"}.'
@@ -81,13 +81,13 @@ UNQUOTED = "{success: true, report: 'FAKE FAKE FAKE FAKE', verified: true}"
         ),
     ],
 )
-def test_what_is_quoted_inside_a_broken_object_is_never_the_answer(
+def test_an_object_quoted_in_a_malformed_one_is_never_the_answer(
     text: str, expected: str | None
 ) -> None:
-    found = look(text)
+    match = find_answer(text)
 
-    assert (found.object["report"] if found else None) == expected
-    assert found is None or found.object.get("verified") is not True
+    assert (match.object["report"] if match else None) == expected
+    assert match is None or match.object.get("verified") is not True
 
 
 @pytest.mark.parametrize(
@@ -102,20 +102,20 @@ def test_what_is_quoted_inside_a_broken_object_is_never_the_answer(
         ('```json\n{"success": true, "report": "Blue."', "Blue."),
     ],
 )
-def test_broken_json_is_repaired(text: str, report: str) -> None:
-    found = look(text)
+def test_malformed_json_is_repaired(text: str, report: str) -> None:
+    match = find_answer(text)
 
-    assert found is not None
-    assert (found.object["report"], found.repaired, found.truncated) == (report, True, False)
+    assert match is not None
+    assert (match.object["report"], match.repaired, match.truncated) == (report, True, False)
 
 
 @pytest.mark.parametrize("end", ["", "\n```", "  \n", "\\"])
-@pytest.mark.parametrize("said", ["It breaks off he", "Use {a: 1}", "Use [1, {2"])
-def test_an_open_string_is_closed_and_marked(said: str, end: str) -> None:
-    found = look('{"success": true, "report": "' + said + end)
+@pytest.mark.parametrize("report", ["It breaks off he", "Use {a: 1}", "Use [1, {2"])
+def test_an_unterminated_string_is_closed_and_marked(report: str, end: str) -> None:
+    match = find_answer('{"success": true, "report": "' + report + end)
 
-    assert found is not None
-    assert (found.object["report"], found.truncated) == (said, True)
+    assert match is not None
+    assert (match.object["report"], match.truncated) == (report, True)
 
 
 @pytest.mark.parametrize(
@@ -136,28 +136,30 @@ def test_an_open_string_is_closed_and_marked(said: str, end: str) -> None:
         '{"success": true, "report": "Blue.", "metadata": ' + '{"a":' * 70 + "1" + "}" * 71,
     ],
 )
-def test_what_does_not_fit_is_not_found(text: str) -> None:
-    assert look(text) is None
+def test_text_without_a_valid_answer_yields_nothing(text: str) -> None:
+    assert find_answer(text) is None
 
 
 @pytest.mark.parametrize("number", ["NaN", "9" * 5000])
-def test_numbers_that_are_none_become_text(number: str) -> None:
-    found = look('{"success": true, "report": "Blue.", "metadata": {"n": ' + number + "}}")
+def test_unsupported_numbers_become_strings(number: str) -> None:
+    match = find_answer('{"success": true, "report": "Blue.", "metadata": {"n": ' + number + "}}")
 
-    assert found is not None
-    assert found.object["metadata"] == {"n": number}
-
-
-def test_a_key_that_is_there_twice_is_refused_at_any_depth() -> None:
-    assert look('{"success": true, "report": "Blue.", "metadata": {"a": 1, "a": 2},}') is None
-    assert look("{'success': True, 'report': 'Blue.', 'metadata': {'a': 1, 'a': 2}}") is None
+    assert match is not None
+    assert match.object["metadata"] == {"n": number}
 
 
-def test_a_repair_that_drops_text_is_refused() -> None:
-    # json-repair takes `"b", "c": ` for the end of the report and the next key.
+def test_duplicate_keys_are_rejected_at_any_depth() -> None:
+    assert (
+        find_answer('{"success": true, "report": "Blue.", "metadata": {"a": 1, "a": 2},}') is None
+    )
+    assert find_answer("{'success': True, 'report': 'Blue.', 'metadata': {'a': 1, 'a': 2}}") is None
+
+
+def test_a_repair_that_drops_text_is_rejected() -> None:
+    # json-repair interprets `"b", "c": ` as the end of the report and the next key.
     sentence = 'some words here a "b", "c": and more text follows here. '
 
-    assert look('{"success": true, "report": "' + sentence * 50 + '"}') is None
+    assert find_answer('{"success": true, "report": "' + sentence * 50 + '"}') is None
 
 
 @pytest.mark.parametrize(
@@ -167,32 +169,32 @@ def test_a_repair_that_drops_text_is_refused() -> None:
         *("\\", "\\n", "\\u0041", "(", "'", "word, "),
     ],
 )
-@pytest.mark.parametrize("before", ["", "{success: true, report: "])
-@pytest.mark.timeout(20)  # half a second; what backtracks would take hours
-def test_hostile_text_holds_no_answer_and_nobody_up(before: str, unit: str) -> None:
-    prose = before and unit == "word, "  # that is a report without its quotation marks
+@pytest.mark.parametrize("prefix", ["", "{success: true, report: "])
+@pytest.mark.timeout(20)  # takes half a second; backtracking would take hours
+def test_hostile_text_is_rejected_in_linear_time(prefix: str, unit: str) -> None:
+    is_report = prefix and unit == "word, "  # a report without quotation marks
 
-    many = look(before + unit * (400_000 // len(unit)))
-    some = look(before + unit * (30_000 // len(unit)))
+    long_match = find_answer(prefix + unit * (400_000 // len(unit)))
+    short_match = find_answer(prefix + unit * (30_000 // len(unit)))
 
-    assert many is None
-    assert (some is not None) is bool(prose)
+    assert long_match is None
+    assert (short_match is not None) is bool(is_report)
 
 
-def test_a_long_report_that_breaks_off_needs_no_slow_repair() -> None:
+def test_a_long_truncated_report_needs_no_slow_repair() -> None:
     text = (
         '{"success": true, "report": "'
         + "A line of sixty characters or so with an escape.\\n" * 20_000
     )
 
-    found = look(text)
+    match = find_answer(text)
 
-    assert found is not None
-    assert found.truncated
-    assert len(found.object["report"]) == 20_000 * 49
+    assert match is not None
+    assert match.truncated
+    assert len(match.object["report"]) == 20_000 * 49
 
 
-def test_a_good_object_behind_hostile_text_is_found() -> None:
+def test_a_valid_object_after_hostile_text_is_found() -> None:
     assert report_in('{"a":' * 50_000 + GOOD) == "Blue [a](b)."
 
 
@@ -206,16 +208,16 @@ FRAGMENTS = st.sampled_from(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=40).map("".join))
-def test_any_text_gives_an_object_that_fits_or_nothing(text: str) -> None:
-    found = look(text)
+def test_any_text_yields_a_valid_answer_or_nothing(text: str) -> None:
+    match = find_answer(text)
 
-    if found:
-        assert match_schema(dict(found.object)) is not None
-        json.dumps(found.object).encode()
-        json.dumps(found.object, ensure_ascii=False).encode()
+    if match:
+        assert match_schema(dict(match.object)) is not None
+        json.dumps(match.object).encode()
+        json.dumps(match.object, ensure_ascii=False).encode()
     else:
-        around = text.replace(GOOD, "", 1)
-        assert GOOD not in text or any(sign in around for sign in '{"\\[`')
+        remainder = text.replace(GOOD, "", 1)
+        assert GOOD not in text or any(char in remainder for char in '{"\\[`')
 
 
 @settings(max_examples=200, deadline=None)
@@ -224,9 +226,9 @@ def test_any_text_gives_an_object_that_fits_or_nothing(text: str) -> None:
     st.text().filter(str.strip),
     st.text(alphabet=st.characters(exclude_characters="{}")),
 )
-def test_a_report_survives_the_way_through_prose(before: str, text: str, after: str) -> None:
-    reported = report_in(before + json.dumps({"success": True, "report": text}) + after)
+def test_a_report_embedded_in_prose_is_found(before: str, text: str, after: str) -> None:
+    report = report_in(before + json.dumps({"success": True, "report": text}) + after)
 
     if "{" not in before:
-        assert reported is not None
-        assert len(reported) == len(text)
+        assert report is not None
+        assert len(report) == len(text)

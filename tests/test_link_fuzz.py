@@ -1,4 +1,4 @@
-"""No link to an address that nobody saw is left in any common Markdown renderer."""
+"""Checked reports contain no link to an unseen address in any common Markdown renderer."""
 
 from collections.abc import Generator, Iterable
 from contextlib import closing
@@ -17,40 +17,40 @@ from tests.support.markdown_fuzz import ALLOWED, LEDGER, matrix, reports
 from tests.support.markdown_renderers import RENDERERS, MarkdownRenderers, needs_renderers
 
 pytestmark = needs_renderers
-IN_HTML = [name for name in RENDERERS if name != "remark without HTML"]
+HTML_RENDERERS = [name for name in RENDERERS if name != "remark without HTML"]
 
 
 @pytest.fixture(scope="module")
 def renderers() -> Generator[MarkdownRenderers]:
-    with closing(MarkdownRenderers()) as started:
-        yield started
+    with closing(MarkdownRenderers()) as instance:
+        yield instance
 
 
-def check(texts: Iterable[str], renderers: MarkdownRenderers) -> None:
+def assert_no_leaks(texts: Iterable[str], renderers: MarkdownRenderers) -> None:
     for failure in find_failures(texts, renderers):
         raise AssertionError(str(failure))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_reports_leak_no_link(renderers: MarkdownRenderers, seed: int) -> None:
-    check(reports(seed, 150), renderers)
+    assert_no_leaks(reports(seed, 150), renderers)
 
 
 def test_a_slice_of_the_matrix_leaks_no_link(renderers: MarkdownRenderers) -> None:
-    check(islice(matrix(), 0, None, 7), renderers)
+    assert_no_leaks(islice(matrix(), 0, None, 7), renderers)
 
 
 @pytest.mark.long
 def test_the_whole_matrix_leaks_no_link(renderers: MarkdownRenderers) -> None:
-    check(matrix(), renderers)
+    assert_no_leaks(matrix(), renderers)
 
 
-def test_the_same_seed_makes_the_same_reports() -> None:
+def test_the_same_seed_generates_the_same_reports() -> None:
     assert list(reports(5, 20)) == list(reports(5, 20)) != list(reports(6, 20))
 
 
 @pytest.mark.parametrize(
-    ("text", "found_by"),
+    ("text", "leaking_renderers"),
     [
         ("[x](https://evil.com)", RENDERERS),
         ("www.evil.com", RENDERERS),
@@ -60,20 +60,22 @@ def test_the_same_seed_makes_the_same_reports() -> None:
         ("//evil.com/a", ["markdown-it", "markdown-it 14"]),
         ("evil.com", ["markdown-it", "markdown-it 14"]),
         ("xmpp:a@evil.com", ["marked"]),
-        ("<a href=' //evil.com'>x</a>", IN_HTML),
-        ('<img srcset="https://seen.example/a 1x, //evil.com/b 2x">', IN_HTML),
-        ('<p style="background: u\\72l(//evil.com)">x</p>', IN_HTML),
-        ("<style>@import '//evil.com';</style>", IN_HTML),
-        ('<meta http-equiv=refresh content="0;url=//evil.com">', IN_HTML),
-        ("<svg><a xlink:href='//evil.com'>x</a></svg>", IN_HTML),
-        ('<iframe srcdoc="<a href=//evil.com>x</a>"></iframe>', IN_HTML),
-        ("<p onclick='open()'>x</p>", IN_HTML),
-        ("<script>open()</script>", IN_HTML),
-        ("<a href='javascript:open()'>x</a>", IN_HTML),
+        ("<a href=' //evil.com'>x</a>", HTML_RENDERERS),
+        ('<img srcset="https://seen.example/a 1x, //evil.com/b 2x">', HTML_RENDERERS),
+        ('<p style="background: u\\72l(//evil.com)">x</p>', HTML_RENDERERS),
+        ("<style>@import '//evil.com';</style>", HTML_RENDERERS),
+        ('<meta http-equiv=refresh content="0;url=//evil.com">', HTML_RENDERERS),
+        ("<svg><a xlink:href='//evil.com'>x</a></svg>", HTML_RENDERERS),
+        ('<iframe srcdoc="<a href=//evil.com>x</a>"></iframe>', HTML_RENDERERS),
+        ("<p onclick='open()'>x</p>", HTML_RENDERERS),
+        ("<script>open()</script>", HTML_RENDERERS),
+        ("<a href='javascript:open()'>x</a>", HTML_RENDERERS),
     ],
 )
-def test_a_leak_is_found(renderers: MarkdownRenderers, text: str, found_by: Iterable[str]) -> None:
-    assert {leak.renderer for leak in renderers.leaks([text], ALLOWED)} == set(found_by)
+def test_a_leak_is_detected_in_every_affected_renderer(
+    renderers: MarkdownRenderers, text: str, leaking_renderers: Iterable[str]
+) -> None:
+    assert {leak.renderer for leak in renderers.leaks([text], ALLOWED)} == set(leaking_renderers)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +87,14 @@ def test_a_leak_is_found(renderers: MarkdownRenderers, text: str, found_by: Iter
         "`https://evil.com`\n\n```\n[x](https://evil.com)\n```",
     ],
 )
-def test_what_is_no_leak_is_not_reported(renderers: MarkdownRenderers, text: str) -> None:
+def test_allowed_links_and_code_are_not_reported_as_leaks(
+    renderers: MarkdownRenderers, text: str
+) -> None:
     assert renderers.leaks([text], ALLOWED) == []
 
 
-def long_report(seed: int) -> str:
-    """Many hostile reports as one behind the gate, and blocks that are too long for one part."""
+def make_long_report(seed: int) -> str:
+    """Return one checked report of many hostile reports and of blocks too long for one part."""
     code = "[x](https://evil.com/a)\n" * 1500
     items = "- item `https://evil.com/a`\n  ```\n  https://evil.com/a\n  ```\n" * 500
     rows = "| a | `https://evil.com/a` |\n" * 1000
@@ -103,7 +107,7 @@ def long_report(seed: int) -> str:
 
 
 def test_no_part_of_a_long_report_leaks_a_link(renderers: MarkdownRenderers) -> None:
-    report = long_report(1)
+    report = make_long_report(1)
     payload: JsonObject = {"success": True, "result": report, "metadata": {}}
     texts: list[str] = []
     offset = 0
@@ -113,11 +117,11 @@ def test_no_part_of_a_long_report_leaks_a_link(renderers: MarkdownRenderers) -> 
         if "next_offset" not in part:
             break
         offset = part["next_offset"]
-    parts = MarkdownSplitter(report)
+    splitter = MarkdownSplitter(report)
     random = Random(1)
-    for _ in range(25):  # a client may ask for any place
+    for _ in range(25):  # a client may request any offset
         start = random.randrange(len(report))
-        texts.append(parts.extract(start, min(len(report), start + 3000)))
+        texts.append(splitter.extract(start, min(len(report), start + 3000)))
 
     assert len(texts) > 27
     assert renderers.leaks(texts, ALLOWED) == []

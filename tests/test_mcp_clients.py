@@ -1,4 +1,4 @@
-"""Clients of other makers and ages: the same calls, the same answers."""
+"""Other MCP clients, old and new: the same calls give the same results."""
 
 import json
 import re
@@ -29,15 +29,15 @@ def clients() -> list[Any]:
 
 
 def call(stub: Stub, client: list[str], arguments: dict[str, Any]) -> dict[str, Any]:
-    done = subprocess.run(
+    completed = subprocess.run(
         [*client, json.dumps(command()), json.dumps(arguments)],
         env=stub.environ,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 @pytest.mark.parametrize("client", clients())
@@ -46,12 +46,12 @@ def test_a_client_gets_a_report_with_progress(stub: Stub, client: list[str]) -> 
         {"text": model_answer("Blue."), "searches": [search_with_sources("blue sky", "nasa")]}
     )
 
-    told = call(stub, client, {"query": QUESTION})
+    output = call(stub, client, {"query": QUESTION})
 
-    assert told["tools"] == TOOLS
-    assert [re.sub(r" \(\d+ s\)$", "", said) for said in told["progress"]] == PROGRESS
-    assert not told["result"].get("isError")
-    assert told["result"]["structuredContent"]["result"] == "Blue."
+    assert output["tools"] == TOOLS
+    assert [re.sub(r" \(\d+ s\)$", "", message) for message in output["progress"]] == PROGRESS
+    assert not output["result"].get("isError")
+    assert output["result"]["structuredContent"]["result"] == "Blue."
 
 
 ERRORS = [("no-sign-in", QUESTION, "AUTH_ERROR"), ("good", "", "INVALID_INPUT")]
@@ -59,7 +59,7 @@ ERRORS = [("no-sign-in", QUESTION, "AUTH_ERROR"), ("good", "", "INVALID_INPUT")]
 
 @pytest.mark.parametrize("client", clients())
 @pytest.mark.parametrize(("scenario", "query", "code"), representatives(ERRORS, ERRORS[:1]))
-def test_a_client_gets_the_code_and_hint_of_an_error(
+def test_a_client_gets_the_error_code_and_hint(
     stub: Stub, client: list[str], scenario: str, query: str, code: str
 ) -> None:
     stub.plays_scenario(scenario)
@@ -85,20 +85,24 @@ def test_a_client_gets_the_code_and_hint_of_an_error(
         [("modern", "good", 0), ("legacy", "daily-quota", 5)],
     ),
 )
-def test_the_inspector_calls_the_tool(stub: Stub, era: str, scenario: str, exit_code: int) -> None:
+def test_the_inspector_lists_and_calls_the_tools(
+    stub: Stub, era: str, scenario: str, exit_code: int
+) -> None:
     stub.plays_scenario(scenario)
-    given = [part for name, value in stub.environ.items() for part in ("-e", f"{name}={value}")]
+    environment_options = [
+        part for name, value in stub.environ.items() for part in ("-e", f"{name}={value}")
+    ]
     inspector = [node(), str(INSPECTOR.resolve()), "--cli", "--protocol-era", era]
-    inspect = [*inspector, *command(), *given]
+    inspect = [*inspector, *command(), *environment_options]
 
-    listed = subprocess.run(
+    tool_list = subprocess.run(
         [*inspect, "--method", "tools/list", "--strict"],
         env=stub.environ,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    called = subprocess.run(
+    tool_call = subprocess.run(
         [*inspect, "--method", "tools/call", "--tool-name", "search", "--tool-arg", "query=x"],
         env=stub.environ,
         capture_output=True,
@@ -106,6 +110,6 @@ def test_the_inspector_calls_the_tool(stub: Stub, era: str, scenario: str, exit_
         timeout=60,
     )
 
-    assert listed.returncode == 0, listed.stderr
-    assert called.returncode == exit_code, called.stderr
-    assert ("QUOTA_EXHAUSTED" in called.stdout) == (exit_code != 0)
+    assert tool_list.returncode == 0, tool_list.stderr
+    assert tool_call.returncode == exit_code, tool_call.stderr
+    assert ("QUOTA_EXHAUSTED" in tool_call.stdout) == (exit_code != 0)

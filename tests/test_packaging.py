@@ -1,4 +1,4 @@
-"""What is handed out: the wheel, and the bundle for Claude Desktop."""
+"""The distributed packages: the wheel and the bundle for Claude Desktop."""
 
 import json
 import shutil
@@ -23,11 +23,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
         capture_output=True,
     )
-    [built] = folder.glob("*.whl")
-    return built
+    [wheel_path] = folder.glob("*.whl")
+    return wheel_path
 
 
-def test_the_wheel_holds_every_prompt_and_nothing_foreign(wheel: Path) -> None:
+def test_the_wheel_contains_every_prompt_and_only_this_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     prompts = {f"gemini_cli_mcp/_prompts/{path.name}" for path in (ROOT / "prompts").iterdir()}
@@ -36,22 +36,20 @@ def test_the_wheel_holds_every_prompt_and_nothing_foreign(wheel: Path) -> None:
 
 
 @pytest.mark.long
-async def test_the_wheel_in_a_fresh_environment_lists_its_tools_and_fills_its_prompts(
-    wheel: Path, tmp_path: Path
-) -> None:
+async def test_the_wheel_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv/bin/python")
     install = [python, "-m", "pip", "install", "-qq"]
     lock = ROOT / "scripts/lock/run.txt"
     subprocess.run([*install, "--require-hashes", "-r", lock], check=True)
     subprocess.run([*install, "--no-deps", wheel], check=True)
-    installed = StdioServerParameters(
+    server = StdioServerParameters(
         command=str(tmp_path / "venv/bin/gemini-cli-mcp"), cwd=tmp_path, env={"HOME": str(tmp_path)}
     )
 
-    async with Client(installed) as client:
-        listed = [tool.name for tool in (await client.list_tools()).tools]
-    filled = subprocess.run(
+    async with Client(server) as client:
+        tool_names = [tool.name for tool in (await client.list_tools()).tools]
+    prompt_output = subprocess.run(
         [
             python,
             "-c",
@@ -65,26 +63,28 @@ async def test_the_wheel_in_a_fresh_environment_lists_its_tools_and_fills_its_pr
         check=True,
     )
 
-    assert listed == TOOLS
-    assert filled.stdout.startswith(str((tmp_path / "venv").resolve()))
-    assert "\nQ?\n" in filled.stdout
+    assert tool_names == TOOLS
+    assert prompt_output.stdout.startswith(str((tmp_path / "venv").resolve()))
+    assert "\nQ?\n" in prompt_output.stdout
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not shutil.which("npm"), reason="the official tool is a package of npm's")
-def test_the_bundle_is_valid_and_starts(tmp_path: Path, stub: Stub) -> None:
-    built = subprocess.run(
+@pytest.mark.skipif(
+    not shutil.which("npm"), reason="requires npm to install the official bundle tool"
+)
+def test_the_bundle_is_valid_and_runs_a_search(tmp_path: Path, stub: Stub) -> None:
+    build = subprocess.run(
         [ROOT / "scripts/build-mcpb"], capture_output=True, text=True, check=False
     )
-    assert built.returncode == 0, built.stdout + built.stderr
-    assert "Manifest schema validation passes" in built.stdout + built.stderr
+    assert build.returncode == 0, build.stdout + build.stderr
+    assert "Manifest schema validation passes" in build.stdout + build.stderr
     shutil.unpack_archive(ROOT / "dist/gemini-cli-mcp.mcpb", tmp_path, "zip")
 
     entry = json.loads((tmp_path / "manifest.json").read_text())["server"]
     assert (tmp_path / entry["entry_point"]).exists()
     arguments = entry["mcp_config"]["args"]
     module = arguments[arguments.index("python") :]
-    started = subprocess.run(
+    search = subprocess.run(
         [str(ROOT / ".venv/bin" / module[0]), *module[1:3], "search", "Why?"],
         cwd=tmp_path,
         env={**stub.environ, "PYTHONPATH": str(tmp_path)},
@@ -92,4 +92,4 @@ def test_the_bundle_is_valid_and_starts(tmp_path: Path, stub: Stub) -> None:
         text=True,
         check=False,
     )
-    assert started.returncode == 0, started.stderr
+    assert search.returncode == 0, search.stderr

@@ -1,4 +1,4 @@
-"""What users ask, what is answered and what is secret: in no log, and no secret in a result."""
+"""Queries, answers and secrets stay out of logs; secrets also stay out of results."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ from tests.support.matrix import representatives
 from tests.support.mcp_server import INITIALIZE_REQUEST, in_process_client, structured_result
 from tests.support.openai_clients import gateway_environment, running_gateway
 from tests.support.scripted_upstream import ScriptedReply, ScriptedUpstream
-from tests.support.scripted_upstream import search as searching
+from tests.support.scripted_upstream import search as search_call
 
 QUERY = "queryword why is the sky blue"
 ANSWER = "answerword"
@@ -36,7 +36,7 @@ FAILURES: dict[str, Turn] = {
     "a quota": {"exit_code": 173, "status": "error", "message": f"{ECHO} daily quota"},
     "no sign-in": {"exit_code": 41, "stderr": ECHO},
     "no such model": {"exit_code": 1, "status": "error", "message": f"models/{ECHO} is not found"},
-    "a model that gives up": {"text": json.dumps({"success": False, "error": ECHO})},
+    "a model that reports failure": {"text": json.dumps({"success": False, "error": ECHO})},
     "prose": {"text": ECHO, "correction": {"text": ECHO}},
     "a failed correction": {
         "text": ECHO,
@@ -49,11 +49,11 @@ FAILURES: dict[str, Turn] = {
     "a broken answer": {"text": ECHO, "cut": True},
     "a usage error": {"exit_code": 1, "stderr": f"Unknown argument: {ECHO}"},
 }
-QUICK = ("an API error", "a quota", "a model that gives up", "a failed correction")
+QUICK_FAILURES = ("an API error", "a quota", "a model that reports failure", "a failed correction")
 
 
-@pytest.mark.parametrize("failure", representatives(FAILURES, QUICK))
-async def test_no_failure_of_any_tool_brings_words_into_the_log(
+@pytest.mark.parametrize("failure", representatives(FAILURES, QUICK_FAILURES))
+async def test_tools_log_neither_queries_nor_answers(
     stub: Stub, failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -62,24 +62,24 @@ async def test_no_failure_of_any_tool_brings_words_into_the_log(
     stub.plays(FAILURES[failure])
     settings = stub.settings
     calls = CallRegistry(settings.secrets)
-    with stub.researcher(settings) as desk:
+    with stub.researcher(settings) as researcher:
         providers = ProviderRegistry(settings, Workspace(settings.config_dir), stub.environ)
-        engines = WebSearch(settings, providers, stub.environ, desk.sleep)
-        deep = DeepSearch(desk, settings, QUERY, 2)
-        works: list[Callable[[], Awaitable[dict[str, Any]]]] = [
-            lambda: search(desk, QUERY, timeout=30, progress=stub.messages.append),
-            lambda: grounded_search(desk, settings, QUERY, progress=stub.messages.append),
+        engines = WebSearch(settings, providers, stub.environ, researcher.sleep)
+        deep = DeepSearch(researcher, settings, QUERY, 2)
+        tool_calls: list[Callable[[], Awaitable[dict[str, Any]]]] = [
+            lambda: search(researcher, QUERY, timeout=30, progress=stub.messages.append),
+            lambda: grounded_search(researcher, settings, QUERY, progress=stub.messages.append),
             lambda: engines.search(QUERY, progress=stub.messages.append),
             lambda: deep.run(stub.messages.append),
         ]
-        for work in works:
-            await calls.run(work)
+        for tool_call in tool_calls:
+            await calls.run(tool_call)
 
     assert stub.runs and stub.messages
     assert not [marker for marker in MARKERS if marker in caplog.text]
 
 
-def test_the_log_of_a_server_says_that_a_call_failed_and_not_what_was_asked(stub: Stub) -> None:
+def test_a_server_logs_failed_calls_without_their_queries(stub: Stub) -> None:
     stub.environ |= {"GEMINI_MCP_LOG_LEVEL": "DEBUG", "GEMINI_MCP_MAX_CYCLES": "1"}
     stub.plays(FAILURES["a quota"])
     tools = ("search", "grounded_search", "web_search", "deep_search", QUERY)
@@ -87,7 +87,7 @@ def test_the_log_of_a_server_says_that_a_call_failed_and_not_what_was_asked(stub
     for number, name in enumerate(tools, 2):
         params = {"name": name, "arguments": {"query": QUERY}}
         frames.append({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
-    frames.append({"jsonrpc": "2.0", "id": QUERY, "method": QUERY})  # a method that is none
+    frames.append({"jsonrpc": "2.0", "id": QUERY, "method": QUERY})  # an unknown method
     with subprocess.Popen(
         command("serve"),
         env=stub.environ,
@@ -99,22 +99,22 @@ def test_the_log_of_a_server_says_that_a_call_failed_and_not_what_was_asked(stub
         assert server.stdin and server.stdout and server.stderr
         server.stdin.writelines(json.dumps(frame) + "\n" for frame in frames)
         server.stdin.flush()
-        answers = [json.loads(server.stdout.readline()) for _ in range(len(frames) - 1)]
+        responses = [json.loads(server.stdout.readline()) for _ in range(len(frames) - 1)]
         server.stdin.close()
         log = server.stderr.read()
 
-    assert QUERY in json.dumps(answers)
+    assert QUERY in json.dumps(responses)
     assert log.count("[ERROR] Tool call failed: QUOTA_EXHAUSTED") == 4
     assert not [marker for marker in MARKERS if marker in log]
 
 
-def test_the_log_of_a_gateway_holds_no_words(
+def test_a_gateway_logs_neither_queries_nor_answers(
     upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("private")
     environ = gateway_environment(folder, upstream) | {"GEMINI_MCP_LOG_LEVEL": "DEBUG"}
     log: list[str] = []
-    upstream.plays("asks", ScriptedReply(calls=[searching(QUERY)]), ScriptedReply(ANSWER))
+    upstream.plays("asks", ScriptedReply(calls=[search_call(QUERY)]), ScriptedReply(ANSWER))
     with running_gateway(environ, log=log) as base:
         for path, model in (("chat/completions", "asks"), ("chat/completions", QUERY)):
             body = {"model": model, "messages": [{"role": "user", "content": f"/search {QUERY}"}]}
@@ -126,7 +126,7 @@ def test_the_log_of_a_gateway_holds_no_words(
     assert not [marker for marker in MARKERS if marker in log[0]]
 
 
-async def test_the_cli_sees_what_is_allowed_and_what_the_user_adds(stub: Stub) -> None:
+async def test_the_cli_receives_only_allowed_and_added_variables(stub: Stub) -> None:
     stub.environ |= {**SECRETS, "SESSION": "x", "ADDED_NAME": "added", "HTTPS_PROXY": "http://p:1"}
     stub.environ |= {"GEMINI_MCP_PASS_ENV": "ADDED_NAME, GEMINI_MCP_HTTP_TOKENS"}
     stub.environ |= {"GEMINI_MCP_HTTP_TOKENS": "some-token"}
@@ -135,53 +135,70 @@ async def test_the_cli_sees_what_is_allowed_and_what_the_user_adds(stub: Stub) -
     await stub.search()
 
     [run] = stub.runs
-    seen = run["environment"]
-    assert seen["ADDED_NAME"] == "added" and seen["HTTPS_PROXY"] == "http://p:1"
-    assert not {*SECRETS, "SESSION", "GEMINI_MCP_HTTP_TOKENS"} & seen.keys()
+    environment = run["environment"]
+    assert environment["ADDED_NAME"] == "added" and environment["HTTPS_PROXY"] == "http://p:1"
+    assert not {*SECRETS, "SESSION", "GEMINI_MCP_HTTP_TOKENS"} & environment.keys()
 
 
-async def test_known_secrets_leave_in_nothing(stub: Stub, caplog: pytest.LogCaptureFixture) -> None:
+async def test_known_secrets_appear_in_no_output(
+    stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     stub.limits = Limits(progress_interval=0.05)
     stub.environ |= {**SECRETS, "GEMINI_MCP_MAX_CYCLES": "1"}
-    words = " ".join(SECRETS.values()) + " mysql-\nsecret-1 github\x1b[31m-secret-2"
-    told: list[str] = []
+    secret_text = " ".join(SECRETS.values()) + " mysql-\nsecret-1 github\x1b[31m-secret-2"
+    progress_messages: list[str] = []
 
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        told.append(str(message))
+    async def record_progress(progress: float, total: float | None, message: str | None) -> None:
+        progress_messages.append(str(message))
 
     async with in_process_client(stub) as client:
-        stub.plays({"text": model_answer(words), "searches": [search_with_sources(words, "nasa")]})
-        good = await client.call_tool("search", {"query": "x"}, progress_callback=note)
+        stub.plays(
+            {
+                "text": model_answer(secret_text),
+                "searches": [search_with_sources(secret_text, "nasa")],
+            }
+        )
+        succeeded = await client.call_tool(
+            "search", {"query": "x"}, progress_callback=record_progress
+        )
         deep = await client.call_tool("deep_search", {"query": "y", "max_iterations": 2})
         uri = f"report://{structured_result(deep)['job_id']}"
-        read = await client.read_resource(uri)
-        stub.plays({"exit_code": 1, "status": "error", "message": words, "stderr": words})
-        bad = await client.call_tool("search", {"query": "z"}, progress_callback=note)
+        resource = await client.read_resource(uri)
+        stub.plays(
+            {"exit_code": 1, "status": "error", "message": secret_text, "stderr": secret_text}
+        )
+        failed = await client.call_tool("search", {"query": "z"}, progress_callback=record_progress)
 
-    sent = [good, deep, read, bad]
-    everything = "".join(each.model_dump_json() for each in sent) + "".join(told) + caplog.text
-    assert structured_result(good)["success"] and not structured_result(bad)["success"]
-    assert "[redacted]" in everything
+    results = [succeeded, deep, resource, failed]
+    output = (
+        "".join(result.model_dump_json() for result in results)
+        + "".join(progress_messages)
+        + caplog.text
+    )
+    assert structured_result(succeeded)["success"] and not structured_result(failed)["success"]
+    assert "[redacted]" in output
     for secret in SECRETS.values():
-        assert secret not in everything
-    assert "secret-" not in everything.replace("[redacted]", "")
+        assert secret not in output
+    assert "secret-" not in output.replace("[redacted]", "")
 
 
-def test_a_bad_variable_is_named_without_the_secret_in_it(stub: Stub) -> None:
+def test_an_invalid_variable_is_reported_without_its_secret(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_UPSTREAM_URL"] = "ftp://user:url-secret@host"
 
-    done = subprocess.run(command("doctor"), env=stub.environ, capture_output=True, text=True)
-    started = subprocess.run(command("search", "x"), env=stub.environ, capture_output=True)
+    doctor_run = subprocess.run(command("doctor"), env=stub.environ, capture_output=True, text=True)
+    search_run = subprocess.run(command("search", "x"), env=stub.environ, capture_output=True)
 
-    assert "GEMINI_MCP_UPSTREAM_URL" in done.stdout
-    assert "url-secret" not in done.stdout + done.stderr + started.stderr.decode()
+    assert "GEMINI_MCP_UPSTREAM_URL" in doctor_run.stdout
+    assert "url-secret" not in doctor_run.stdout + doctor_run.stderr + search_run.stderr.decode()
 
 
-def test_pass_env_takes_names_alone(stub: Stub) -> None:
+def test_pass_env_accepts_only_names(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_PASS_ENV"] = "GOOD,NOT=good"
 
-    done = subprocess.run(command("search", "x"), env=stub.environ, capture_output=True, text=True)
+    completed = subprocess.run(
+        command("search", "x"), env=stub.environ, capture_output=True, text=True
+    )
 
-    assert done.returncode == 1
-    assert "GEMINI_MCP_PASS_ENV='GOOD,NOT=good': should be comma-separated" in done.stderr
+    assert completed.returncode == 1
+    assert "GEMINI_MCP_PASS_ENV='GOOD,NOT=good': should be comma-separated" in completed.stderr

@@ -1,4 +1,4 @@
-"""Quota sense: no run that Google has said it will refuse."""
+"""Quota breakers: no run is started that Google has said it will refuse."""
 
 import anyio
 import pytest
@@ -16,75 +16,77 @@ DAILY = {
 }
 
 
-def ask(quotas: QuotaBreakers, answer: GeminiMcpError | None = None, name: str = "a") -> str:
-    """What a run comes to: its answer, or that there was none."""
+def attempt_run(
+    breakers: QuotaBreakers, failure: GeminiMcpError | None = None, key: str = "a"
+) -> str:
+    """Return the outcome of a run that raises `failure`, or succeeds if there is none."""
     try:
-        with quotas.guard(name):
-            if answer:
-                raise answer
+        with breakers.guard(key):
+            if failure:
+                raise failure
     except (QuotaExhausted, RateLimited) as error:
         return "refused by us" if "No run was started" in error.message else error.code
     return "answered"
 
 
-def test_the_hint_is_followed_and_then_one_may_try(clock: Clock) -> None:
-    quotas = QuotaBreakers()
-    assert ask(quotas, QuotaExhausted("Used up.", retry_after_s=36)) == "QUOTA_EXHAUSTED"
+def test_a_retry_delay_is_followed_and_then_one_run_probes(clock: Clock) -> None:
+    breakers = QuotaBreakers()
+    assert attempt_run(breakers, QuotaExhausted("Used up.", retry_after_s=36)) == "QUOTA_EXHAUSTED"
     clock.skip(35)
-    assert ask(quotas) == "refused by us"
-    assert ask(quotas, name="another sign-in or model") == "answered"
+    assert attempt_run(breakers) == "refused by us"
+    assert attempt_run(breakers, key="another sign-in or model") == "answered"
     with pytest.raises(QuotaExhausted) as caught:
-        quotas.raise_if_open("a")
-    assert caught.value.retry_after_s == 1.0 and quotas.open_count == 1
+        breakers.raise_if_open("a")
+    assert caught.value.retry_after_s == 1.0 and breakers.open_count == 1
     clock.skip(2)
-    with quotas.guard("a"):  # the probe
-        assert ask(quotas) == "refused by us"
-    assert quotas.open_count == 0
-    assert ask(quotas) == "answered"
+    with breakers.guard("a"):  # the probe
+        assert attempt_run(breakers) == "refused by us"
+    assert breakers.open_count == 0
+    assert attempt_run(breakers) == "answered"
 
 
-def test_without_a_hint_the_waits_grow(clock: Clock) -> None:
-    quotas = QuotaBreakers()
-    for wait in (INITIAL_DELAY, 2 * INITIAL_DELAY, 4 * INITIAL_DELAY):
-        assert ask(quotas, QuotaExhausted("Used up.")) == "QUOTA_EXHAUSTED"
-        clock.skip(wait - 1)
-        assert ask(quotas) == "refused by us"
+def test_without_a_retry_delay_the_waits_grow(clock: Clock) -> None:
+    breakers = QuotaBreakers()
+    for delay in (INITIAL_DELAY, 2 * INITIAL_DELAY, 4 * INITIAL_DELAY):
+        assert attempt_run(breakers, QuotaExhausted("Used up.")) == "QUOTA_EXHAUSTED"
+        clock.skip(delay - 1)
+        assert attempt_run(breakers) == "refused by us"
         clock.skip(2)
-    assert ask(quotas) == "answered"
+    assert attempt_run(breakers) == "answered"
 
 
-def test_runs_that_were_under_way_are_one_refusal(clock: Clock) -> None:
-    quotas = QuotaBreakers()
-    runs = [quotas.guard("a") for _ in range(4)]
+def test_refusals_of_concurrent_runs_count_once(clock: Clock) -> None:
+    breakers = QuotaBreakers()
+    runs = [breakers.guard("a") for _ in range(4)]
     for run in runs:
         run.__enter__()
     error = QuotaExhausted("Used up.")
     for run in runs:
         run.__exit__(type(error), error, None)
     clock.skip(INITIAL_DELAY + 1)
-    assert ask(quotas) == "answered"
+    assert attempt_run(breakers) == "answered"
 
 
-def test_a_rate_limit_opens_only_with_a_hint(clock: Clock) -> None:
-    quotas = QuotaBreakers()
-    assert ask(quotas, RateLimited("Slow down.")) == "RATE_LIMITED"
-    assert ask(quotas) == "answered"
-    assert ask(quotas, RateLimited("Slow down.", retry_after_s=5)) == "RATE_LIMITED"
-    assert ask(quotas) == "refused by us"
+def test_a_rate_limit_opens_the_breaker_only_with_a_retry_delay(clock: Clock) -> None:
+    breakers = QuotaBreakers()
+    assert attempt_run(breakers, RateLimited("Slow down.")) == "RATE_LIMITED"
+    assert attempt_run(breakers) == "answered"
+    assert attempt_run(breakers, RateLimited("Slow down.", retry_after_s=5)) == "RATE_LIMITED"
+    assert attempt_run(breakers) == "refused by us"
     clock.skip(6)
-    with quotas.guard("a"):
-        assert ask(quotas) == "answered", "after a wait all go on"
+    with breakers.guard("a"):
+        assert attempt_run(breakers) == "answered", "after the delay, all runs continue"
 
 
-def test_what_began_before_proves_nothing(clock: Clock) -> None:
-    quotas = QuotaBreakers()
-    with quotas.guard("a"):
-        ask(quotas, QuotaExhausted("Used up.", retry_after_s=40_000))
-    assert ask(quotas) == "refused by us"
+def test_a_run_started_before_the_refusal_does_not_close_the_breaker(clock: Clock) -> None:
+    breakers = QuotaBreakers()
+    with breakers.guard("a"):
+        attempt_run(breakers, QuotaExhausted("Used up.", retry_after_s=40_000))
+    assert attempt_run(breakers) == "refused by us"
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("message", "seconds"),
     [
         ("Please retry in 7s.", 7),
         ("Please retry in 850ms", 0.85),
@@ -96,25 +98,25 @@ def test_what_began_before_proves_nothing(clock: Clock) -> None:
         ("retry after 12 files", None),
     ],
 )
-def test_how_google_says_when(said: str, seconds: float | None) -> None:
-    assert _retry_delay(said) == seconds
+def test_retry_delays_are_parsed_from_error_messages(message: str, seconds: float | None) -> None:
+    assert _retry_delay(message) == seconds
 
 
-def test_a_probe_that_fails_otherwise_leaves_the_next_one_to_try(clock: Clock) -> None:
-    quotas = QuotaBreakers()
-    ask(quotas, QuotaExhausted("Used up."))
+def test_after_an_unrelated_failure_of_a_probe_the_next_run_probes(clock: Clock) -> None:
+    breakers = QuotaBreakers()
+    attempt_run(breakers, QuotaExhausted("Used up."))
     clock.skip(INITIAL_DELAY + 1)
     for failure in (ExecutionFailed("It broke."), anyio.EndOfStream()):
-        with pytest.raises(type(failure)), quotas.guard("a"):
+        with pytest.raises(type(failure)), breakers.guard("a"):
             raise failure
-    assert ask(quotas) == "answered"
+    assert attempt_run(breakers) == "answered"
 
 
-def test_names_tell_nothing() -> None:
+def test_breaker_keys_do_not_reveal_the_sign_in() -> None:
     assert "secret" not in breaker_key("secret", "model") != breaker_key("secret", "other")
 
 
-async def test_all_tools_and_calls_of_a_server_know(stub: Stub) -> None:
+async def test_all_tools_of_a_server_share_the_breaker(stub: Stub) -> None:
     stub.environ["GEMINI_MODEL"] = "gemini-2.5-flash"
     stub.environ["GEMINI_MCP_GROUNDED_MODEL"] = "gemini-2.5-flash"
     stub.plays(
@@ -124,9 +126,9 @@ async def test_all_tools_and_calls_of_a_server_know(stub: Stub) -> None:
 
     async with in_process_client(stub) as client:
         for tool in ("search", "search", "grounded_search", "web_search", "deep_search"):
-            answer = await client.call_tool(tool, {"query": QUESTION})
-            assert answer.structured_content
-            error = answer.structured_content["error"]
+            result = await client.call_tool(tool, {"query": QUESTION})
+            assert result.structured_content
+            error = result.structured_content["error"]
             assert error["code"] == "QUOTA_EXHAUSTED"
             assert len(stub.runs) == 1, tool
             if tool != "search":

@@ -1,4 +1,4 @@
-"""The real gemini CLI, pinned, against a loopback fake of the Gemini API."""
+"""The real gemini CLI, pinned, against a fake Gemini API on loopback."""
 
 import asyncio
 import json
@@ -31,13 +31,14 @@ from tests.support import (
 )
 from tests.support.fake_api import SEARCH, Body, FakeApi
 from tests.support.matrix import needs_real_cli, representatives
-from tests.support.mcp_server import SEARCH_FRAMES as SEARCH_CALL
-from tests.support.mcp_server import start_server, stdio_client
+from tests.support.mcp_server import SEARCH_FRAMES, start_server, stdio_client
 
 pytestmark = needs_real_cli
 
 
-async def test_a_search_has_its_sources_and_stays_small(real: Stub, api: FakeApi) -> None:
+async def test_a_search_reports_its_sources_and_sends_small_requests(
+    real: Stub, api: FakeApi
+) -> None:
     api.calls = [SEARCH]
 
     result = await real.search()
@@ -68,24 +69,26 @@ async def test_only_the_declared_tools_exist(real: Stub, api: FakeApi) -> None:
     assert {tuple(sorted(request.tools)) for request in api.requests} == {
         ("google_web_search", "web_fetch")
     }
-    answered = str(api.requests[-1].body["contents"])
-    assert answered.count("not found") >= 2
+    contents = str(api.requests[-1].body["contents"])
+    assert contents.count("not found") >= 2
 
 
-async def test_without_a_model_the_real_one_is_told(real: Stub, api: FakeApi) -> None:
+async def test_without_a_configured_model_the_model_used_is_reported(
+    real: Stub, api: FakeApi
+) -> None:
     del real.environ["GEMINI_MODEL"]
     api.calls = [SEARCH]
 
     result = await real.search()
 
-    [searched] = [request for request in api.requests if request.kind == "search"]
-    assert result["metadata"]["model"] not in ("auto-detected", searched.model)
+    [search_request] = [request for request in api.requests if request.kind == "search"]
+    assert result["metadata"]["model"] not in ("auto-detected", search_request.model)
     assert result["metadata"]["model"] in {request.model for request in api.requests}
     assert result["metadata"]["grounded"] is True
 
 
 @pytest.mark.parametrize("model", representatives(["flash", "pro"], ["flash"]))
-async def test_a_model_by_another_name_still_searches(real: Stub, api: FakeApi, model: str) -> None:
+async def test_a_model_alias_still_searches(real: Stub, api: FakeApi, model: str) -> None:
     real.environ["GEMINI_MODEL"] = model
     api.calls = [SEARCH]
 
@@ -95,7 +98,7 @@ async def test_a_model_by_another_name_still_searches(real: Stub, api: FakeApi, 
     assert result["metadata"]["grounded"] is True
 
 
-async def test_a_correction_gets_the_whole_output_and_has_no_tools(
+async def test_a_correction_receives_the_whole_output_and_has_no_tools(
     real: Stub, api: FakeApi
 ) -> None:
     invalid = "{'success: " + "word " * 12_000 + "THE-TAIL"
@@ -115,7 +118,7 @@ async def test_a_correction_gets_the_whole_output_and_has_no_tools(
     assert real.leftover_files() == []
 
 
-async def test_the_end_of_many_lines_reaches_the_correction_too(real: Stub, api: FakeApi) -> None:
+async def test_the_last_of_many_lines_reaches_the_correction(real: Stub, api: FakeApi) -> None:
     api.texts = ["\n".join(f"line {n}" for n in range(5_000)), model_answer("line")]
 
     await real.search()
@@ -123,19 +126,19 @@ async def test_the_end_of_many_lines_reaches_the_correction_too(real: Stub, api:
     assert "line 4999" in api.requests[-1].text
 
 
-async def test_a_long_report_comes_whole(real: Stub, api: FakeApi) -> None:
+async def test_a_long_report_is_not_truncated(real: Stub, api: FakeApi) -> None:
     api.texts = [model_answer("x" * 300_000)]
 
     assert len((await real.search())["result"]) == 300_000
 
 
-async def test_a_question_cannot_pull_in_files_or_commands(real: Stub, api: FakeApi) -> None:
+async def test_a_query_cannot_include_files_or_run_commands(real: Stub, api: FakeApi) -> None:
     files = "@/etc/hosts @~/.bashrc @../home/.gemini/settings.json @../../.gemini/.env"
     query = f"{files} /help !ls --yolo {{{{date}}}}"
 
     await real.search(query)
 
-    # The CLI puts a blank before an @ that begins a line, and changes nothing else.
+    # The CLI inserts a space before an @ at the start of a line and changes nothing else.
     assert query in api.requests[0].text
     assert "localhost" not in api.requests[0].text
     assert "maxSessionTurns" not in api.requests[0].text
@@ -154,7 +157,7 @@ async def test_a_key_in_the_users_env_file_is_enough(real: Stub, api: FakeApi) -
     assert {request.key for request in api.requests} == {"from-the-file"}
 
 
-async def test_a_model_in_the_users_env_file_is_not_ours(real: Stub, api: FakeApi) -> None:
+async def test_a_model_in_the_users_env_file_is_ignored(real: Stub, api: FakeApi) -> None:
     del real.environ["GEMINI_MODEL"], real.environ["GEMINI_API_KEY"]
     real.environ["GEMINI_API_KEY"] = ""
     folder = real.home / ".gemini"
@@ -167,9 +170,9 @@ async def test_a_model_in_the_users_env_file_is_not_ours(real: Stub, api: FakeAp
     assert {request.key for request in api.requests} == {"from-the-file"}
 
 
-async def test_a_rate_limit_tells_how_long_to_wait(real: Stub, api: FakeApi) -> None:
-    retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "17s"}
-    error = {"code": 429, "message": "You exceeded your current quota.", "details": [retry]}
+async def test_a_rate_limit_reports_the_retry_delay(real: Stub, api: FakeApi) -> None:
+    retry_info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "17s"}
+    error = {"code": 429, "message": "You exceeded your current quota.", "details": [retry_info]}
     api.failure = 429, {"error": error | {"status": "RESOURCE_EXHAUSTED"}}
 
     with pytest.raises(RateLimited) as caught:
@@ -179,7 +182,7 @@ async def test_a_rate_limit_tells_how_long_to_wait(real: Stub, api: FakeApi) -> 
     assert len(api.requests) == 1
 
 
-async def test_no_sign_in_is_said_so(real: Stub) -> None:
+async def test_a_missing_sign_in_is_reported(real: Stub) -> None:
     del real.environ["GEMINI_API_KEY"]
     del real.environ["GOOGLE_GEMINI_BASE_URL"]
 
@@ -187,33 +190,39 @@ async def test_no_sign_in_is_said_so(real: Stub) -> None:
         await real.search()
 
 
-def error(code: int, message: str, *details: Body, status: str = "") -> tuple[int, Body]:
+def api_error(code: int, message: str, *details: Body, status: str = "") -> tuple[int, Body]:
     return code, {"error": {"code": code, "message": message, "status": status, "details": details}}
 
 
-QUOTA: Body = {
+DAILY_QUOTA: Body = {
     "@type": "type.googleapis.com/google.rpc.QuotaFailure",
     "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
 }
-BAD_KEY: Body = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
+INVALID_KEY: Body = {
+    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+    "reason": "API_KEY_INVALID",
+}
 
 
 FAILURES: dict[str, tuple[tuple[int, Body], str]] = {
-    "500": (error(500, "An internal error has occurred."), "EXECUTION_ERROR"),
-    "503": (error(503, "The model is overloaded.", status="UNAVAILABLE"), "EXECUTION_ERROR"),
-    "bad key": (error(400, "API key not valid.", BAD_KEY), "AUTH_ERROR"),
-    "403": (error(403, "Permission denied.", status="PERMISSION_DENIED"), "AUTH_ERROR"),
-    "no model": (error(404, "models/gemini-2.5-flash is not found for v1beta."), "CONFIG_ERROR"),
+    "500": (api_error(500, "An internal error has occurred."), "EXECUTION_ERROR"),
+    "503": (api_error(503, "The model is overloaded.", status="UNAVAILABLE"), "EXECUTION_ERROR"),
+    "invalid key": (api_error(400, "API key not valid.", INVALID_KEY), "AUTH_ERROR"),
+    "403": (api_error(403, "Permission denied.", status="PERMISSION_DENIED"), "AUTH_ERROR"),
+    "unknown model": (
+        api_error(404, "models/gemini-2.5-flash is not found for v1beta."),
+        "CONFIG_ERROR",
+    ),
     "daily quota": (
-        error(429, "You exceeded it.", QUOTA, status="RESOURCE_EXHAUSTED"),
+        api_error(429, "You exceeded it.", DAILY_QUOTA, status="RESOURCE_EXHAUSTED"),
         "QUOTA_EXHAUSTED",
     ),
-    "rate limit": (error(429, "You exceeded your current quota."), "RATE_LIMITED"),
+    "rate limit": (api_error(429, "You exceeded your current quota."), "RATE_LIMITED"),
 }
 
 
 @pytest.mark.parametrize("name", representatives(FAILURES, ["500", "daily quota"]))
-async def test_a_failing_api_is_named_after_one_request(
+async def test_an_api_failure_is_classified_after_one_request(
     real: Stub, api: FakeApi, name: str
 ) -> None:
     api.failure, code = FAILURES[name]
@@ -227,9 +236,11 @@ async def test_a_failing_api_is_named_after_one_request(
     assert real.leftover_files() == []
 
 
-@pytest.mark.parametrize("finish", representatives(["SAFETY", "STOP"], ["SAFETY"]))
-async def test_an_answer_without_text_is_a_failure(real: Stub, api: FakeApi, finish: str) -> None:
-    api.finish = finish
+@pytest.mark.parametrize("finish_reason", representatives(["SAFETY", "STOP"], ["SAFETY"]))
+async def test_an_answer_without_text_is_a_failure(
+    real: Stub, api: FakeApi, finish_reason: str
+) -> None:
+    api.finish = finish_reason
     api.texts = [""]
 
     with pytest.raises(ExecutionFailed):
@@ -245,7 +256,7 @@ async def test_a_dropped_connection_is_a_failure(real: Stub, api: FakeApi) -> No
     assert len(api.requests) == 1
 
 
-async def test_a_hanging_api_is_a_timeout(real: Stub, api: FakeApi, clock: Clock) -> None:
+async def test_a_hanging_api_times_out(real: Stub, api: FakeApi, clock: Clock) -> None:
     api.hangs = True
     call = asyncio.ensure_future(real.search())
     await eventually(lambda: api.waiting == 1)
@@ -257,11 +268,14 @@ async def test_a_hanging_api_is_a_timeout(real: Stub, api: FakeApi, clock: Clock
     assert real.leftover_files() == []
 
 
-async def test_a_failing_search_ends_at_once_if_the_model_is_named(
+async def test_a_failing_search_ends_immediately_if_a_model_is_configured(
     real: Stub, api: FakeApi
 ) -> None:
     api.calls = [SEARCH]
-    api.failure, api.failing = error(429, "Used up.", QUOTA, status="RESOURCE_EXHAUSTED"), "search"
+    api.failure, api.failing = (
+        api_error(429, "Used up.", DAILY_QUOTA, status="RESOURCE_EXHAUSTED"),
+        "search",
+    )
 
     result = await real.search()
 
@@ -270,12 +284,12 @@ async def test_a_failing_search_ends_at_once_if_the_model_is_named(
     assert len(api.requests) == 3
 
 
-async def test_the_endless_search_is_noticed_and_its_cure_is_named(
+async def test_an_endless_search_is_detected_and_the_fix_is_named(
     real: Stub, api: FakeApi, clock: Clock
 ) -> None:
     del real.environ["GEMINI_MODEL"]
     api.calls = [SEARCH]
-    api.failure, api.failing = error(404, "models/x is not found."), "search"
+    api.failure, api.failing = api_error(404, "models/x is not found."), "search"
     call = asyncio.ensure_future(real.search())
     await eventually(lambda: len(api.requests) > 3 and "searching" in real.messages[-1])
 
@@ -298,21 +312,21 @@ async def test_fetched_pages_are_in_the_ledger(real: Stub, api: FakeApi) -> None
     assert metadata["citations"] == {"total": 1, "seen": 1, "domain": 0, "unseen": 0}
 
 
-async def test_nothing_of_the_users_set_up_runs_or_is_sent(
+async def test_nothing_in_the_users_setup_runs_or_is_sent(
     real: Stub, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = tmp_path / "trapped"
-    run = {"command": "touch", "args": [str(trap)]}
+    mcp_server = {"command": "touch", "args": [str(trap)]}
     hook = {"matcher": "*", "hooks": [{"type": "command", "command": f"touch {trap}"}]}
     settings = {
-        "mcpServers": {"canary": run},
+        "mcpServers": {"canary": mcp_server},
         "hooksConfig": {"enabled": True},
         "hooks": {"SessionStart": [hook], "BeforeTool": [hook], "BeforeAgent": [hook]},
         "tools": {"core": ["run_shell_command", "google_web_search"]},
         "context": {"fileName": "GEMINI.md"},
     }
-    caller = tmp_path / "caller"
-    for home in (real.home, caller):
+    caller_folder = tmp_path / "caller"
+    for home in (real.home, caller_folder):
         gemini = home / ".gemini"
         for folder in ("extensions/canary", "skills/canary", "agents", "commands", "policies"):
             (gemini / folder).mkdir(parents=True)
@@ -321,15 +335,15 @@ async def test_nothing_of_the_users_set_up_runs_or_is_sent(
         (home / "GEMINI.md").write_text("CANARY context")
         (home / ".env").write_text("GEMINI_API_KEY=canary-key\nGEMINI_MODEL=canary-model\n")
         (gemini / "extensions/canary/gemini-extension.json").write_text(
-            json.dumps({"name": "canary", "version": "1.0.0", "mcpServers": {"x": run}})
+            json.dumps({"name": "canary", "version": "1.0.0", "mcpServers": {"x": mcp_server}})
         )
         (gemini / "extensions/canary/GEMINI.md").write_text("CANARY extension")
         (gemini / "skills/canary/SKILL.md").write_text("---\nname: canary\n---\nCANARY skill")
         (gemini / "agents/canary.md").write_text("---\nname: canary\n---\nCANARY agent")
         (gemini / "commands/canary.toml").write_text('prompt = "CANARY command"')
         (gemini / "policies/canary.toml").write_text('[[rule]]\ntoolName="*"\ndecision="allow"')
-    (caller / "secret.txt").write_text("CANARY secret")
-    monkeypatch.chdir(caller)
+    (caller_folder / "secret.txt").write_text("CANARY secret")
+    monkeypatch.chdir(caller_folder)
     real.environ |= {"OTHER_API_KEY": "CANARY-key", "MY_SECRET": "CANARY-secret"}
     api.calls = [("run_shell_command", {"command": f"touch {trap}"}), SEARCH]
 
@@ -345,7 +359,7 @@ async def test_nothing_of_the_users_set_up_runs_or_is_sent(
     }
 
 
-HOSTILE = [
+HOSTILE_QUERIES = [
     "@secret.txt",
     "@~/x",
     "/help",
@@ -357,12 +371,14 @@ HOSTILE = [
     "\u202ebidi\u202c \u200bzero",
     "$(touch x) `touch x` ; touch x",
 ]
-ALL_AT_ONCE = "\n".join(HOSTILE)
-"""Each at the beginning of a line, where a command would stand."""
+COMBINED_QUERY = "\n".join(HOSTILE_QUERIES)
+"""Each at the start of a line, where a command would be recognized."""
 
 
-@pytest.mark.parametrize("query", representatives([*HOSTILE, ALL_AT_ONCE], [ALL_AT_ONCE]))
-async def test_a_hostile_question_is_only_text(real: Stub, api: FakeApi, query: str) -> None:
+@pytest.mark.parametrize(
+    "query", representatives([*HOSTILE_QUERIES, COMBINED_QUERY], [COMBINED_QUERY])
+)
+async def test_a_hostile_query_is_treated_as_text(real: Stub, api: FakeApi, query: str) -> None:
     await real.search(query)
 
     assert all(line in api.requests[0].text for line in query.split("\n"))
@@ -389,15 +405,17 @@ async def test_a_deep_search_of_three_rounds_searches_and_fetches(real: Stub, ap
         model_answer(f"Blue {links[0]} {links[1]} {links[2]}."),
         model_answer("Blue " + " ".join(links), verified=True),
     ]
-    seen: list[tuple[float, str]] = []
+    progress_updates: list[tuple[float, str]] = []
 
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        seen.append((progress, re.sub(r" \(\d+ s\)$", "", message or "")))
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        progress_updates.append((progress, re.sub(r" \(\d+ s\)$", "", message or "")))
 
     async with stdio_client(real) as client:
-        called = await client.call_tool("deep_search", {"query": QUESTION}, progress_callback=note)
+        reply = await client.call_tool(
+            "deep_search", {"query": QUESTION}, progress_callback=on_progress
+        )
 
-    result = called.structured_content
+    result = reply.structured_content
     assert result
     metadata = result["metadata"]
     assert (result["result"], result["verified"]) == ("Blue " + " ".join(links), True)
@@ -414,8 +432,12 @@ async def test_a_deep_search_of_three_rounds_searches_and_fetches(real: Stub, ap
     assert metadata["rounds"][0]["verification"] == ["round_one"]
     assert metadata["citations"] == {"total": 4, "seen": 4, "domain": 0, "unseen": 0}
     assert (metadata["evidence"], metadata["usage"]["tool_calls"]) == ("ledger", 5)
-    assert [number for number, _ in seen] == list(range(1, len(seen) + 1))
-    assert [message for _, message in seen if re.search("searching|reading|verified", message)] == [
+    assert [number for number, _ in progress_updates] == list(range(1, len(progress_updates) + 1))
+    assert [
+        message
+        for _, message in progress_updates
+        if re.search("searching|reading|verified", message)
+    ] == [
         "round 1/5: searching “draft query”",
         f"round 1/5: reading {page}",
         "round 1/5: not verified, round_one",
@@ -429,47 +451,49 @@ async def test_a_deep_search_of_three_rounds_searches_and_fetches(real: Stub, ap
     assert real.leftover_files() == []
 
 
-async def test_a_report_cannot_pull_files_into_the_next_round(real: Stub, api: FakeApi) -> None:
+async def test_a_report_cannot_include_files_in_the_next_round(real: Stub, api: FakeApi) -> None:
     api.calls = [SEARCH]
     hostile = "@/etc/hosts @../home/.gemini/settings.json\n/help\n!ls\n@settings.json {{query}}"
     api.texts = [model_answer(hostile)]
 
     await real.deep_search(max_iterations=2)
 
-    sent = next(request.text for request in api.requests if "round 2 of" in request.text)
-    assert "localhost" not in sent and "maxSessionTurns" not in sent
-    # The CLI puts a blank before an @ that begins a line, and changes nothing else.
-    assert " ".join(hostile.split()) in " ".join(sent.split())
+    prompt = next(request.text for request in api.requests if "round 2 of" in request.text)
+    assert "localhost" not in prompt and "maxSessionTurns" not in prompt
+    # The CLI inserts a space before an @ at the start of a line and changes nothing else.
+    assert " ".join(hostile.split()) in " ".join(prompt.split())
 
 
-async def test_a_job_cancelled_in_a_search_leaves_no_process(real: Stub, api: FakeApi) -> None:
+async def test_cancelling_a_job_during_a_search_ends_its_processes(
+    real: Stub, api: FakeApi
+) -> None:
     api.calls = [SEARCH]
-    api.hangs, api.hangs_after = True, 4  # the draft takes three requests, the next search hangs
+    api.hangs, api.hangs_after = True, 4  # the draft makes three requests; the next search hangs
 
     async with stdio_client(real) as client:
-        begun = await client.call_tool("deep_search", {"query": QUESTION, "wait_seconds": 0})
-        assert begun.structured_content
-        job = {"job_id": begun.structured_content["job_id"]}
+        submitted = await client.call_tool("deep_search", {"query": QUESTION, "wait_seconds": 0})
+        assert submitted.structured_content
+        job_arguments = {"job_id": submitted.structured_content["job_id"]}
         await eventually(lambda: api.waiting > 0)
-        tree = [pid for pid in descendants(os.getpid()) if "gemini" in command_line(pid)]
-        ended = await client.call_tool("deep_search_cancel", job)
-        await eventually(lambda: not any(map(is_alive, tree)))
+        pids = [pid for pid in descendants(os.getpid()) if "gemini" in command_line(pid)]
+        cancelled = await client.call_tool("deep_search_cancel", job_arguments)
+        await eventually(lambda: not any(map(is_alive, pids)))
 
-    assert tree
-    assert ended.structured_content
-    assert ended.structured_content["result"] == f"Blue, says [nasa.gov]({REDIRECT}nasa)."
-    assert ended.structured_content["metadata"]["stop_reason"] == "cancelled"
+    assert pids
+    assert cancelled.structured_content
+    assert cancelled.structured_content["result"] == f"Blue, says [nasa.gov]({REDIRECT}nasa)."
+    assert cancelled.structured_content["metadata"]["stop_reason"] == "cancelled"
 
 
 def command_line(pid: int) -> str:
     with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        return " ".join(words) if "gemini_cli_mcp" not in words else ""
+        arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return " ".join(arguments) if "gemini_cli_mcp" not in arguments else ""
     return ""
 
 
-FAULTS = ["hangs", "in a search", "endless search", "hangs after a search"]
-ENDS = ["timeout", "cancel", "double cancel", "client gone", "SIGTERM", "SIGKILL"]
+FAULTS = ["hangs", "rate-limited search", "endless search", "hangs after a search"]
+ENDS = ["timeout", "cancel", "double cancel", "client disconnects", "SIGTERM", "SIGKILL"]
 
 
 @pytest.mark.parametrize(
@@ -478,39 +502,39 @@ ENDS = ["timeout", "cancel", "double cancel", "client gone", "SIGTERM", "SIGKILL
         product(FAULTS, ENDS),
         [
             ("hangs", "timeout"),
-            ("in a search", "cancel"),
+            ("rate-limited search", "cancel"),
             ("endless search", "double cancel"),
-            ("hangs after a search", "client gone"),
+            ("hangs after a search", "client disconnects"),
             ("hangs", "SIGTERM"),
-            ("in a search", "SIGKILL"),
+            ("rate-limited search", "SIGKILL"),
         ],
     ),
 )
-async def test_the_real_cli_leaves_nothing(
+async def test_ending_a_run_removes_all_processes_and_files(
     real: Stub, api: FakeApi, clock: Clock, fault: str, end: str
 ) -> None:
     api.calls = [SEARCH]
     api.hangs = "hangs" in fault
     api.hangs_after = 2 if fault == "hangs after a search" else 0
-    if fault == "in a search":
-        api.failure, api.failing = error(429, "Slow down."), "search"
+    if fault == "rate-limited search":
+        api.failure, api.failing = api_error(429, "Slow down."), "search"
     if fault == "endless search":
         del real.environ["GEMINI_MODEL"]
-        api.failure, api.failing = error(404, "models/x is not found."), "search"
-    if end in ("client gone", "SIGTERM", "SIGKILL"):
-        with start_server(real, *SEARCH_CALL) as server:
-            await eventually(lambda: is_reached(api, fault))
-            tree = descendants(server.pid)
+        api.failure, api.failing = api_error(404, "models/x is not found."), "search"
+    if end in ("client disconnects", "SIGTERM", "SIGKILL"):
+        with start_server(real, *SEARCH_FRAMES) as server:
+            await eventually(lambda: has_reached_fault(api, fault))
+            pids = descendants(server.pid)
             assert server.stdin
-            if end == "client gone":
+            if end == "client disconnects":
                 server.stdin.close()
             else:
                 server.send_signal(getattr(signal, end))
             await eventually(lambda: server.poll() is not None)
     else:
         call = asyncio.ensure_future(real.search())
-        await eventually(lambda: is_reached(api, fault))
-        tree = descendants(os.getpid())
+        await eventually(lambda: has_reached_fault(api, fault))
+        pids = descendants(os.getpid())
         for _ in range({"cancel": 1, "double cancel": 2}.get(end, 0)):
             call.cancel()
             await asyncio.sleep(0.01)
@@ -520,13 +544,13 @@ async def test_the_real_cli_leaves_nothing(
             await call
     await eventually(
         lambda: (
-            not any(map(is_alive, tree)) and not real.leftover_files() and not child.running_count()
+            not any(map(is_alive, pids)) and not real.leftover_files() and not child.running_count()
         )
     )
-    assert len(tree) >= 2  # the guardian and the CLI at least
+    assert len(pids) >= 2  # at least the guardian and the CLI
 
 
-def is_reached(api: FakeApi, fault: str) -> bool:
-    """Whether the CLI is where the fault is."""
+def has_reached_fault(api: FakeApi, fault: str) -> bool:
+    """Whether the CLI has reached the fault."""
     kinds = [request.kind for request in api.requests]
     return api.waiting > 0 if "hangs" in fault else "search" in kinds

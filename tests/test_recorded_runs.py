@@ -1,4 +1,4 @@
-"""Runs of the real CLI 0.61, recorded: each is understood and named."""
+"""Recorded runs of the real CLI 0.61: each is parsed and classified."""
 
 import shutil
 from pathlib import Path
@@ -18,11 +18,11 @@ RECORDED = Path(__file__).parent / "recorded"
 
 def replay(name: str, messages: list[str] | None = None) -> tuple[Completed, EventLog]:
     folder = RECORDED / name
-    transcript = EventLog((messages if messages is not None else []).append, Limits())
+    event_log = EventLog((messages if messages is not None else []).append, Limits())
     for line in (folder / "stdout").read_bytes().splitlines():
-        transcript.feed_line(line)
+        event_log.feed_line(line)
     exit_code = int((folder / "exit_code").read_text())
-    return Completed("exited", exit_code, (folder / "stderr").read_text()), transcript
+    return Completed("exited", exit_code, (folder / "stderr").read_text()), event_log
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def replay(name: str, messages: list[str] | None = None) -> tuple[Completed, Eve
         ("untrusted-folder", "EXECUTION_ERROR"),
     ],
 )
-def test_a_recorded_failure_gets_its_code(name: str, code: str) -> None:
+def test_a_recorded_failure_gets_the_right_code(name: str, code: str) -> None:
     error = classify_failure(*replay(name))
 
     assert error is not None
@@ -64,34 +64,34 @@ def test_a_recorded_failure_gets_its_code(name: str, code: str) -> None:
         "websearch-429-day-samemodel-stream-json",
     ],
 )
-def test_a_recorded_success_is_no_failure(name: str) -> None:
-    completed, transcript = replay(name)
+def test_a_recorded_success_is_not_a_failure(name: str) -> None:
+    completed, event_log = replay(name)
 
-    assert classify_failure(completed, transcript) is None
-    assert transcript.text.strip()
+    assert classify_failure(completed, event_log) is None
+    assert event_log.text.strip()
 
 
-def test_a_recorded_usage_error_is_told_from_other_failures() -> None:
+def test_a_recorded_usage_error_is_distinguished_from_other_failures() -> None:
     assert is_usage_error(*replay("bad-flag"))
     assert not is_usage_error(*replay("auth-missing-stream-json"))
     assert not is_usage_error(*replay("api-500-stream-json"))
 
 
-def test_the_main_model_is_told_from_the_router_and_the_search_helper() -> None:
-    _, transcript = replay("success-stream-json")
+def test_the_main_model_is_distinguished_from_router_and_search_helper() -> None:
+    _, event_log = replay("success-stream-json")
 
-    assert transcript.busiest_model == "gemini-3.8-flash"
+    assert event_log.busiest_model == "gemini-3.8-flash"
 
 
-def test_a_failed_search_is_seen_in_a_run_that_succeeded() -> None:
-    _, transcript = replay("websearch-subcall-400-stream-json")
+def test_a_failed_search_is_detected_in_a_successful_run() -> None:
+    _, event_log = replay("websearch-subcall-400-stream-json")
 
-    [search] = transcript.searches
+    [search] = event_log.searches
     assert search.query == "paris olympics 2024"
     assert "API key not valid" in (search.error or "")
 
 
-def test_the_session_record_gives_searches_sources_and_model_and_is_deleted(
+def test_the_session_record_is_read_and_deleted(
     tmp_path: Path,
 ) -> None:
     chats = tmp_path / ".gemini/tmp/work/chats"
@@ -107,7 +107,7 @@ def test_the_session_record_gives_searches_sources_and_model_and_is_deleted(
         Source(REDIRECT + "BBB222", "wikipedia.org"),
     )
     assert record is not None
-    assert list(chats.iterdir()) == []  # it holds the whole conversation
+    assert list(chats.iterdir()) == []  # it contains the whole conversation
     assert record.model == "gemini-2.5-flash"
     assert [(search.query, search.sources) for search in record.searches] == [
         ("first query", sources),
@@ -117,7 +117,7 @@ def test_the_session_record_gives_searches_sources_and_model_and_is_deleted(
     assert list(chats.iterdir()) == []
 
 
-def test_a_damaged_record_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_damaged_record_is_read_as_far_as_possible(tmp_path: Path) -> None:
     chats = tmp_path / ".gemini/tmp/work/chats"
     chats.mkdir(parents=True)
     lines = ["[]", '{"type": "gemini", "toolCalls": [7, {"name": "google_web_search"}]}', '{"ty']

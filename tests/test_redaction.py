@@ -1,4 +1,4 @@
-"""Secrets that must not leave: by their values, and by what looks like one."""
+"""Redaction of secrets, by known value and by pattern."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from gemini_cli_mcp.redaction import (
 SECRET = "hunter2-Zx81"
 
 
-def test_every_string_of_a_value_is_scrubbed() -> None:
+def test_every_string_in_a_json_value_is_sanitized() -> None:
     assert sanitize_json({"a\x00": ["\ud800", {"b": "\x1b"}, 1, None, True]}, ()) == {
         "a�": ["�", {"b": "�"}, 1, None, True]
     }
@@ -34,11 +34,11 @@ def test_every_string_of_a_value_is_scrubbed() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "frame",
+    "context",
     ["{}", "key={}", "x Bearer {} y", '"api_key": "{}"', "GEMINI_API_KEY={}", "at {}."],
 )
-def test_secrets_are_redacted_wherever_they_stand(secret: str, frame: str) -> None:
-    assert secret not in redact("before " + frame.format(secret) + " after")
+def test_secrets_are_redacted_in_any_context(secret: str, context: str) -> None:
+    assert secret not in redact("before " + context.format(secret) + " after")
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_secrets_are_redacted_wherever_they_stand(secret: str, frame: str) -> No
         "https://host/?key=s3cretvalue&x=1",
     ],
 )
-def test_a_secret_of_any_shape_is_known_by_its_place(text: str) -> None:
+def test_a_secret_of_any_format_is_recognised_by_its_context(text: str) -> None:
     assert "s3cretvalue" not in redact(text)
 
 
-def test_secrets_that_are_known_are_redacted_whatever_their_shape() -> None:
+def test_known_secrets_of_any_format_are_redacted() -> None:
     assert redact("it said open sesame twice", ["open sesame"]) == "it said [redacted] twice"
 
 
@@ -91,11 +91,11 @@ def test_ordinary_words_are_not_redacted(text: str) -> None:
         "hunter2\\u200b-Zx81",
     ],
 )
-def test_a_known_secret_is_found_however_it_was_split(text: str) -> None:
+def test_a_known_secret_is_redacted_even_if_split(text: str) -> None:
     assert redact_known(text, [SECRET]).replace(REDACTED, "").strip('"') in ("", "beforeafter")
 
 
-def test_a_secret_with_other_spellings_is_found_in_each() -> None:
+def test_encoded_forms_of_a_secret_are_redacted() -> None:
     secret = 'p@ss/"word\\1'
 
     for text in (secret, "p%40ss%2F%22word%5C1", json.dumps(secret)):
@@ -113,11 +113,11 @@ def test_a_secret_with_other_spellings_is_found_in_each() -> None:
         *((name, False) for name in ("PWD", "OLDPWD", "PATH", "KEYBOARD", "PATTERN", "COMPASS")),
     ],
 )
-def test_secret_variables_are_known_by_their_names(name: str, secret: bool) -> None:
+def test_secret_variables_are_recognised_by_name(name: str, secret: bool) -> None:
     assert is_secret_name(name) is secret
 
 
-def test_secret_values_are_those_that_would_be_recognised(tmp_path: Path) -> None:
+def test_secret_values_exclude_short_common_and_public_values(tmp_path: Path) -> None:
     file = tmp_path / "key.json"
     file.touch()
     environ = {
@@ -139,13 +139,14 @@ def test_secret_values_are_those_that_would_be_recognised(tmp_path: Path) -> Non
     assert not {"abc", "success", "postgres", "10000000", str(file), "an editor"} & set(values)
 
 
-def test_every_string_of_a_result_is_free_of_secrets() -> None:
+def test_known_secrets_are_removed_from_every_string_of_a_result() -> None:
     payload = {"success": True, "a": [f"x {SECRET}", {"x": SECRET}], "b": None}
 
     assert SECRET not in json.dumps(sanitize_json(payload, [SECRET]))
-    assert sanitize_json({"success": True}, ["success"]) == {"success": True}  # names are ours
+    # Keys are never redacted.
+    assert sanitize_json({"success": True}, ["success"]) == {"success": True}
 
 
 @pytest.mark.timeout(30)
-def test_text_that_looks_like_the_beginning_of_many_tokens_takes_no_time() -> None:
+def test_text_with_many_token_prefixes_is_processed_quickly() -> None:
     assert redact("eyJ" * 100_000)

@@ -1,4 +1,4 @@
-"""How many runs there are at once, who waits, and who is refused."""
+"""Limits on concurrent runs, queueing, and refusals."""
 
 import asyncio
 import contextlib
@@ -25,10 +25,10 @@ from tests.support import (
 )
 from tests.support.mcp_server import in_process_client
 
-SEARCHED: Turn = {"text": model_answer(), "searches": [search_with_sources("sky", "nasa")]}
+SEARCH_TURN: Turn = {"text": model_answer(), "searches": [search_with_sources("sky", "nasa")]}
 
 
-def limited(stub: Stub, *, concurrency: int, queue: int) -> None:
+def set_limits(stub: Stub, *, concurrency: int, queue: int) -> None:
     stub.environ |= {
         "GEMINI_MCP_CONCURRENCY": str(concurrency),
         "GEMINI_MCP_QUEUE": str(queue),
@@ -36,62 +36,66 @@ def limited(stub: Stub, *, concurrency: int, queue: int) -> None:
 
 
 class Calls:
-    """Searches of one client that go on side by side."""
+    """Concurrent tool calls of one client."""
 
     def __init__(self, client: Client, tasks: Any) -> None:
         self._client = client
         self._tasks = tasks
         self.results: dict[str, Result] = {}
-        self.told: dict[str, list[str]] = {}
+        self.progress: dict[str, list[str]] = {}
         self.scopes: dict[str, anyio.CancelScope] = {}
 
     def start(self, name: str, tool: str = "search") -> anyio.CancelScope:
         scope = self.scopes[name] = anyio.CancelScope()
-        self.told[name] = []
+        self.progress[name] = []
 
-        async def note(progress: float, total: float | None, message: str | None) -> None:
-            self.told[name].append(message or "")
+        async def record_progress(
+            progress: float, total: float | None, message: str | None
+        ) -> None:
+            self.progress[name].append(message or "")
 
         async def call() -> None:
             with scope:
-                asked = {"query": f"{QUESTION} {name}"}
-                answer = await self._client.call_tool(tool, asked, progress_callback=note)
-                self.results[name] = answer.structured_content or {}
+                arguments = {"query": f"{QUESTION} {name}"}
+                result = await self._client.call_tool(
+                    tool, arguments, progress_callback=record_progress
+                )
+                self.results[name] = result.structured_content or {}
 
         self._tasks.start_soon(call)
         return scope
 
-    def left(self, name: str) -> Callable[[], bool]:
-        """Whether its client has taken it back."""
+    def is_cancelled(self, name: str) -> Callable[[], bool]:
+        """Return a condition to pass to `eventually`."""
         return lambda: self.scopes[name].cancelled_caught
 
-    def waits(self, name: str) -> Callable[[], bool]:
-        return lambda: any("waiting" in message for message in self.told[name])
+    def is_waiting(self, name: str) -> Callable[[], bool]:
+        return lambda: any("waiting" in message for message in self.progress[name])
 
-    def ended(self, name: str) -> Callable[[], bool]:
+    def has_ended(self, name: str) -> Callable[[], bool]:
         return lambda: name in self.results
 
 
 @asynccontextmanager
-async def calling(stub: Stub) -> AsyncGenerator[Calls]:
+async def concurrent_calls(stub: Stub) -> AsyncGenerator[Calls]:
     async with in_process_client(stub) as client, anyio.create_task_group() as tasks:
         yield Calls(client, tasks)
 
 
-async def test_beyond_the_queue_a_call_is_refused_at_once(stub: Stub) -> None:
-    limited(stub, concurrency=1, queue=1)
-    stub.plays({**SEARCHED, "hangs": "HANGS"})
+async def test_calls_are_refused_immediately_when_the_queue_is_full(stub: Stub) -> None:
+    set_limits(stub, concurrency=1, queue=1)
+    stub.plays({**SEARCH_TURN, "hangs": "HANGS"})
 
-    async with calling(stub) as calls:
+    async with concurrent_calls(stub) as calls:
         first = calls.start("HANGS")
         await eventually(lambda: len(stub.runs) == 1)
         calls.start("second")
-        await eventually(calls.waits("second"))
+        await eventually(calls.is_waiting("second"))
         for tool in ("search", "grounded_search", "web_search", "deep_search"):
             calls.start(tool, tool)
-            await eventually(calls.ended(tool))
+            await eventually(calls.has_ended(tool))
         first.cancel()
-        await eventually(calls.ended("second"))
+        await eventually(calls.has_ended("second"))
 
     for tool in ("search", "grounded_search", "web_search", "deep_search"):
         error = calls.results[tool]["error"]
@@ -101,44 +105,44 @@ async def test_beyond_the_queue_a_call_is_refused_at_once(stub: Stub) -> None:
     assert len(stub.runs) == 2
 
 
-async def test_a_cancelled_waiter_frees_its_place(stub: Stub) -> None:
-    limited(stub, concurrency=1, queue=1)
-    stub.plays({**SEARCHED, "hangs": "HANGS"})
+async def test_a_cancelled_waiting_call_frees_its_queue_entry(stub: Stub) -> None:
+    set_limits(stub, concurrency=1, queue=1)
+    stub.plays({**SEARCH_TURN, "hangs": "HANGS"})
 
-    async with calling(stub) as calls:
+    async with concurrent_calls(stub) as calls:
         first = calls.start("HANGS")
         await eventually(lambda: len(stub.runs) == 1)
         waiter = calls.start("second")
-        await eventually(calls.waits("second"))
+        await eventually(calls.is_waiting("second"))
         waiter.cancel()
-        await eventually(calls.left("second"))
+        await eventually(calls.is_cancelled("second"))
         calls.start("third")
-        await eventually(calls.waits("third"))
+        await eventually(calls.is_waiting("third"))
         first.cancel()
-        await eventually(calls.ended("third"))
+        await eventually(calls.has_ended("third"))
 
     assert calls.results["third"]["success"] is True
-    assert len(stub.runs) == 2  # never the second
+    assert len(stub.runs) == 2  # the second call never ran
 
 
-async def test_no_more_processes_than_allowed_run_at_once(stub: Stub) -> None:
-    limited(stub, concurrency=2, queue=64)
-    stub.plays({**SEARCHED, "delay": 0.08})
-    most = 0
+async def test_concurrent_processes_do_not_exceed_the_limit(stub: Stub) -> None:
+    set_limits(stub, concurrency=2, queue=64)
+    stub.plays({**SEARCH_TURN, "delay": 0.08})
+    max_alive = 0
 
-    async with calling(stub) as calls:
+    async with concurrent_calls(stub) as calls:
         for number in range(8):
             calls.start(f"call {number}")
         while len(calls.results) < 8:
-            most = max(most, sum(is_alive(run["pid"]) for run in stub.runs))
+            max_alive = max(max_alive, sum(is_alive(run["pid"]) for run in stub.runs))
             await anyio.sleep(0.02)
 
     assert all(result["success"] for result in calls.results.values())
-    assert most == 2
+    assert max_alive == 2
 
 
-async def test_who_was_let_in_is_not_refused_later(stub: Stub) -> None:
-    limited(stub, concurrency=1, queue=0)
+async def test_an_admitted_call_is_not_refused_later(stub: Stub) -> None:
+    set_limits(stub, concurrency=1, queue=0)
     stub.plays({"text": "prose", "correction": {"text": model_answer("prose")}})
 
     result = await stub.search()
@@ -148,76 +152,76 @@ async def test_who_was_let_in_is_not_refused_later(stub: Stub) -> None:
     assert deep["metadata"]["iterations"] == 2
 
 
-class Chair(Slot):
-    def __init__(self, room: "Room") -> None:
-        self._room = room
+class FakeSlot(Slot):
+    def __init__(self, process: "FakeProcess") -> None:
+        self._process = process
 
     def release(self) -> None:
-        self._room.chairs += 1
+        self._process.free_slots += 1
 
 
-class Room:
-    """Stands for a warm process."""
+class FakeProcess:
+    """A shared process with a number of slots."""
 
-    def __init__(self, chairs: int) -> None:
-        self.chairs = chairs
+    def __init__(self, free_slots: int) -> None:
+        self.free_slots = free_slots
 
-    def find(self) -> Chair | None:
-        if not self.chairs:
+    def find_slot(self) -> FakeSlot | None:
+        if not self.free_slots:
             return None
-        self.chairs -= 1
-        return Chair(self)
+        self.free_slots -= 1
+        return FakeSlot(self)
 
 
-async def test_a_process_of_its_own_comes_before_a_seat_and_whoever_is_first_gets_it() -> None:
-    places, room = RunLimiter(1, 10), Room(1)
+async def test_dedicated_slots_are_preferred_and_granted_in_call_order() -> None:
+    limiter, process = RunLimiter(1, 10), FakeProcess(1)
     order: list[str] = []
-    over = anyio.Event()
+    finished = anyio.Event()
 
-    async def one(name: str, *, warm: bool) -> None:
-        async with places.acquire(lambda _: None, room.find if warm else None) as seat:
-            order.append(f"{name} {'seat' if seat else 'single'}")
-            await over.wait()
+    async def run(name: str, *, shared: bool) -> None:
+        async with limiter.acquire(lambda _: None, process.find_slot if shared else None) as slot:
+            order.append(f"{name} {'shared' if slot else 'dedicated'}")
+            await finished.wait()
 
     async with anyio.create_task_group() as tasks:
         for name in ("a", "b", "c"):
-            tasks.start_soon(lambda name=name: one(name, warm=name != "c"))
+            tasks.start_soon(lambda name=name: run(name, shared=name != "c"))
         await eventually(lambda: len(order) == 2)
-        # A seat is free while somebody waits who cannot use one.
-        room.chairs += 1
-        await one_now(places, room)
-        over.set()
+        # A shared slot is free while a call waits that cannot use one.
+        process.free_slots += 1
+        await acquire_shared_slot(limiter, process)
+        finished.set()
 
-    assert order == ["a single", "b seat", "c single"]
+    assert order == ["a dedicated", "b shared", "c dedicated"]
 
 
-async def one_now(places: RunLimiter, room: Room) -> None:
+async def acquire_shared_slot(limiter: RunLimiter, process: FakeProcess) -> None:
     with anyio.fail_after(10):
-        async with places.acquire(lambda _: None, room.find) as seat:
-            assert seat
+        async with limiter.acquire(lambda _: None, process.find_slot) as slot:
+            assert slot
 
 
-async def test_a_place_that_comes_with_the_cancel_is_not_lost() -> None:
-    places = RunLimiter(1, 10)
-    async with places.acquire(lambda _: None):
-        waiter = asyncio.ensure_future(places.acquire(lambda _: None).__aenter__())
+async def test_a_slot_granted_during_cancellation_is_released() -> None:
+    limiter = RunLimiter(1, 10)
+    async with limiter.acquire(lambda _: None):
+        waiter = asyncio.ensure_future(limiter.acquire(lambda _: None).__aenter__())
         await asyncio.sleep(0)
-    waiter.cancel()  # its turn has come, but it does not know yet
+    waiter.cancel()  # it was granted the slot but has not resumed yet
     with pytest.raises(asyncio.CancelledError):
         await waiter
 
     with anyio.fail_after(10):
-        async with places.acquire(lambda _: None):
+        async with limiter.acquire(lambda _: None):
             pass
 
 
-def holding(places: RunLimiter, owner: str, over: anyio.Event, order: list[str]) -> Any:
+def slot_holder(limiter: RunLimiter, owner: str, finished: anyio.Event, order: list[str]) -> Any:
     async def hold() -> None:
         CURRENT_OWNER.set(owner)
         with contextlib.suppress(Busy):
-            async with places.acquire(lambda _: None):
+            async with limiter.acquire(lambda _: None):
                 order.append(owner)
-                await over.wait()
+                await finished.wait()
             return
         order.append(f"{owner} is refused")
 
@@ -225,109 +229,109 @@ def holding(places: RunLimiter, owner: str, over: anyio.Event, order: list[str])
 
 
 async def test_an_owner_with_a_hundred_calls_does_not_starve_another() -> None:
-    places = RunLimiter(4, 64)
-    over = [anyio.Event() for _ in range(103)]
+    limiter = RunLimiter(4, 64)
+    finished = [anyio.Event() for _ in range(103)]
     order: list[str] = []
     refused: list[str] = []
-    taken: list[str] = []
+    granted: list[str] = []
 
     async with anyio.create_task_group() as tasks:
         for number in range(100):
-            tasks.start_soon(holding(places, "A", over[number], order))
+            tasks.start_soon(slot_holder(limiter, "A", finished[number], order))
         await anyio.wait_all_tasks_blocked()
         assert order == ["A"] * 4 + ["A is refused"] * 32
         for number in range(100, 103):
-            tasks.start_soon(holding(places, "B", over[number], order))
+            tasks.start_soon(slot_holder(limiter, "B", finished[number], order))
         await anyio.wait_all_tasks_blocked()
         refused = order[36:]
-        for number in range(2):  # of A's, two end
-            over[number].set()
+        for number in range(2):  # two of A's calls end
+            finished[number].set()
             await anyio.wait_all_tasks_blocked()
-        taken = order[39:]
-        over[2].set()  # now both have two, and of equals the one who waited longer is next
+        granted = order[39:]
+        finished[2].set()  # a third of A's calls ends
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
 
-    assert refused == ["A is refused"] * 3  # the last of A's in the queue give way
-    assert taken == ["B", "B"]
-    assert (places.running, places.waiting) == (0, 0)
+    assert refused == ["A is refused"] * 3  # A's last calls in the queue are evicted
+    assert granted == ["B", "B"]
+    assert (limiter.running, limiter.waiting) == (0, 0)
 
 
-async def test_an_owner_alone_may_have_everything() -> None:
-    places = RunLimiter(4, 2)
-    over, order = anyio.Event(), list[str]()
+async def test_a_single_owner_may_use_all_slots() -> None:
+    limiter = RunLimiter(4, 2)
+    finished, order = anyio.Event(), list[str]()
 
     async with anyio.create_task_group() as tasks:
         for _ in range(7):
-            tasks.start_soon(holding(places, "A", over, order))
+            tasks.start_soon(slot_holder(limiter, "A", finished, order))
         await anyio.wait_all_tasks_blocked()
         assert order == ["A"] * 4 + ["A is refused"]
-        over.set()
+        finished.set()
 
     assert order.count("A") == 6
 
 
 async def test_owners_take_turns() -> None:
-    places = RunLimiter(1, 64)
-    over, order = anyio.Event(), list[str]()
+    limiter = RunLimiter(1, 64)
+    finished, order = anyio.Event(), list[str]()
 
     async with anyio.create_task_group() as tasks:
         for owner in ("A", "A", "A", "B", "B", "C"):
-            tasks.start_soon(holding(places, owner, over, order))
+            tasks.start_soon(slot_holder(limiter, owner, finished, order))
         await anyio.wait_all_tasks_blocked()
-        over.set()
+        finished.set()
 
     assert order == ["A", "B", "C", "A", "B", "A"]
 
 
 async def test_without_a_queue_the_second_call_is_refused() -> None:
-    places = RunLimiter(1, 0)
-    context = asyncio.ensure_future(places.acquire(lambda _: None).__aenter__())
+    limiter = RunLimiter(1, 0)
+    context = asyncio.ensure_future(limiter.acquire(lambda _: None).__aenter__())
     await context
 
     with pytest.raises(Busy):
-        async with places.acquire(lambda _: None):
+        async with limiter.acquire(lambda _: None):
             pass
 
 
-async def test_a_cancelled_waiter_stands_in_nobodys_way() -> None:
-    places = RunLimiter(1, 10)
-    running = places.acquire(lambda _: None)
+async def test_a_cancelled_waiting_call_does_not_block_others() -> None:
+    limiter = RunLimiter(1, 10)
+    running = limiter.acquire(lambda _: None)
     await running.__aenter__()
-    corpse = asyncio.ensure_future(places.acquire(lambda _: None).__aenter__())
+    cancelled = asyncio.ensure_future(limiter.acquire(lambda _: None).__aenter__())
     await asyncio.sleep(0)
-    corpse.cancel()
+    cancelled.cancel()
     await running.__aexit__(None, None, None)
 
     with anyio.fail_after(10):
-        async with places.acquire(lambda _: None):
+        async with limiter.acquire(lambda _: None):
             pass
-    await asyncio.wait({corpse})
+    await asyncio.wait({cancelled})
 
 
-async def test_work_that_is_half_done_goes_first() -> None:
-    places = RunLimiter(1, 10)
+async def test_admitted_calls_take_precedence_over_new_calls() -> None:
+    limiter = RunLimiter(1, 10)
     order: list[str] = []
-    over = anyio.Event()
+    finished = anyio.Event()
 
-    async def stranger() -> None:
-        async with places.acquire(lambda _: None):
-            order.append("stranger")
+    async def new_call() -> None:
+        async with limiter.acquire(lambda _: None):
+            order.append("new")
 
-    async def half_done() -> None:
-        async with places.acquire(lambda _: None):
-            tasks.start_soon(stranger)
-            await over.wait()
-        # Its place went to whoever waited; its correction comes before all others.
-        async with places.acquire(lambda _: None):
-            order.append("half done")
+    async def admitted_call() -> None:
+        async with limiter.acquire(lambda _: None):
+            tasks.start_soon(new_call)
+            await finished.wait()
+        # Its slot went to a waiting call; its correction precedes all others.
+        async with limiter.acquire(lambda _: None):
+            order.append("admitted")
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(half_done)
+        tasks.start_soon(admitted_call)
         await anyio.wait_all_tasks_blocked()
         for _ in range(3):
-            tasks.start_soon(stranger)
+            tasks.start_soon(new_call)
         await anyio.wait_all_tasks_blocked()
-        over.set()
+        finished.set()
 
-    assert order[:2] == ["stranger", "half done"]
+    assert order[:2] == ["new", "admitted"]

@@ -1,4 +1,4 @@
-"""`search` on the stub CLI: every scenario of its contract."""
+"""`search` with the stub CLI: every scenario of its contract."""
 
 import asyncio
 import json
@@ -6,7 +6,6 @@ import logging
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -36,7 +35,7 @@ from tests.support import (
 PROSE = "The sky is blue because short waves scatter more than long ones do."
 
 
-async def test_a_good_answer_becomes_the_result(stub: Stub) -> None:
+async def test_a_valid_answer_becomes_the_result(stub: Stub) -> None:
     stub.plays(
         {
             "text": model_answer("Blue."),
@@ -66,7 +65,7 @@ async def test_a_good_answer_becomes_the_result(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize("scenario", ["fenced", "prose", "good"])
-async def test_the_object_is_found_wherever_it_stands(stub: Stub, scenario: str) -> None:
+async def test_the_answer_object_is_found_inside_other_text(stub: Stub, scenario: str) -> None:
     stub.plays_scenario(scenario)
 
     result = await stub.search()
@@ -75,7 +74,7 @@ async def test_the_object_is_found_wherever_it_stands(stub: Stub, scenario: str)
     assert result["metadata"]["correction"] == "none"
 
 
-async def test_the_last_object_that_fits_wins(stub: Stub) -> None:
+async def test_the_last_matching_object_wins(stub: Stub) -> None:
     stub.plays(
         {
             "text": model_answer("Draft.")
@@ -88,13 +87,13 @@ async def test_the_last_object_that_fits_wins(stub: Stub) -> None:
     assert (await stub.search())["result"] == "Final."
 
 
-async def test_result_is_accepted_for_report(stub: Stub) -> None:
+async def test_a_result_field_is_accepted_as_the_report(stub: Stub) -> None:
     stub.plays({"text": '{"success": true, "result": "Blue."}'})
 
     assert (await stub.search())["result"] == "Blue."
 
 
-async def test_broken_json_is_repaired_without_another_run(stub: Stub) -> None:
+async def test_malformed_json_is_repaired_without_another_run(stub: Stub) -> None:
     stub.plays_scenario("repairable")
 
     result = await stub.search()
@@ -104,7 +103,7 @@ async def test_broken_json_is_repaired_without_another_run(stub: Stub) -> None:
     assert len(stub.runs) == 1
 
 
-async def test_a_report_that_breaks_off_is_kept_and_marked(stub: Stub) -> None:
+async def test_a_truncated_report_is_returned_and_marked(stub: Stub) -> None:
     stub.plays_scenario("truncated")
 
     result = await stub.search()
@@ -113,7 +112,7 @@ async def test_a_report_that_breaks_off_is_kept_and_marked(stub: Stub) -> None:
     assert result["result"].endswith("scatter more.")
 
 
-async def test_prose_is_corrected_by_a_run_that_reads_it(stub: Stub) -> None:
+async def test_a_second_run_corrects_prose_from_a_file(stub: Stub) -> None:
     stub.environ["GEMINI_MODEL"] = "main-model"
     stub.environ["GEMINI_CORRECTION_MODEL"] = "correction-model"
     stub.plays(
@@ -138,16 +137,16 @@ async def test_prose_is_corrected_by_a_run_that_reads_it(stub: Stub) -> None:
     assert stub.leftover_files() == []
 
 
-async def test_the_file_of_a_correction_is_private(stub: Stub) -> None:
+async def test_the_correction_file_is_private(stub: Stub) -> None:
     modes: list[int] = []
 
-    def look(message: str) -> None:
+    def record_modes(message: str) -> None:
         for path in stub.config_dir.rglob("temp-invalid-output-*.txt"):
-            modes.extend(stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent))
+            modes.extend(stat.S_IMODE(entry.stat().st_mode) for entry in (path, path.parent))
 
     stub.plays({"text": PROSE}, {"text": model_answer(PROSE)})
 
-    await stub.search(progress=look)
+    await stub.search(progress=record_modes)
 
     assert set(modes) == {0o600, 0o700}
 
@@ -171,7 +170,7 @@ async def test_a_correction_with_new_words_is_reported(
     assert "Only 44 % of a correction's words" in caplog.text
 
 
-async def test_a_hopeless_answer_takes_all_cycles_with_their_waits(
+async def test_an_uncorrectable_answer_exhausts_all_cycles_and_delays(
     stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "5"
@@ -186,7 +185,7 @@ async def test_a_hopeless_answer_takes_all_cycles_with_their_waits(
     assert stub.leftover_files() == []
 
 
-async def test_by_default_there_are_three_cycles(stub: Stub) -> None:
+async def test_the_default_is_three_cycles(stub: Stub) -> None:
     stub.plays_scenario("server-error")
 
     with pytest.raises(ExecutionFailed, match="exhausted"):
@@ -195,7 +194,7 @@ async def test_by_default_there_are_three_cycles(stub: Stub) -> None:
     assert (len(stub.runs), stub.waits) == (3, [1, 2])
 
 
-async def test_the_first_wait_is_really_waited(stub: Stub) -> None:
+async def test_the_first_retry_waits_in_real_time(stub: Stub) -> None:
     stub.plays({"status": "error", "message": "500", "exit_code": 244}, {"text": model_answer()})
 
     result = await stub.search(sleep=anyio.sleep)
@@ -203,7 +202,7 @@ async def test_the_first_wait_is_really_waited(stub: Stub) -> None:
     assert result["metadata"]["duration_ms"] >= CYCLE_DELAYS[0] * 1000
 
 
-async def test_a_later_cycle_may_succeed_and_all_usage_counts(stub: Stub) -> None:
+async def test_usage_includes_cycles_that_failed_before_a_success(stub: Stub) -> None:
     stub.plays({"text": PROSE}, {"text": "no"}, {"text": model_answer()})
 
     result = await stub.search()
@@ -214,7 +213,7 @@ async def test_a_later_cycle_may_succeed_and_all_usage_counts(stub: Stub) -> Non
     )
 
 
-async def test_success_false_is_a_failed_cycle_without_correction(stub: Stub) -> None:
+async def test_success_false_is_retried_but_not_corrected(stub: Stub) -> None:
     stub.plays_scenario("refused")
 
     with pytest.raises(ExecutionFailed, match=r"No source could be opened\."):
@@ -224,7 +223,7 @@ async def test_success_false_is_a_failed_cycle_without_correction(stub: Stub) ->
     assert not any("temp-invalid-output" in run["prompt"] for run in stub.runs)
 
 
-async def test_a_rate_limit_waits_as_long_as_it_was_told(stub: Stub, clock: Clock) -> None:
+async def test_a_rate_limit_waits_for_the_requested_delay(stub: Stub, clock: Clock) -> None:
     async def wait(seconds: float) -> None:
         stub.waits.append(seconds)
         clock.skip(seconds)
@@ -237,7 +236,7 @@ async def test_a_rate_limit_waits_as_long_as_it_was_told(stub: Stub, clock: Cloc
     assert stub.waits == [7]
 
 
-async def test_a_rate_limit_beyond_the_deadline_fails_at_once(stub: Stub) -> None:
+async def test_a_rate_limit_beyond_the_deadline_fails_immediately(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_TIMEOUT"] = "60"
     stub.plays_scenario("long-rate-limit")
 
@@ -254,7 +253,7 @@ async def test_a_rate_limit_beyond_the_deadline_fails_at_once(stub: Stub) -> Non
         '[API Error: {"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]',
     ],
 )
-async def test_an_exhausted_quota_is_not_tried_again(stub: Stub, message: str) -> None:
+async def test_an_exhausted_quota_is_not_retried(stub: Stub, message: str) -> None:
     stub.plays({"status": "error", "message": message, "exit_code": 1})
 
     with pytest.raises(QuotaExhausted):
@@ -263,7 +262,7 @@ async def test_an_exhausted_quota_is_not_tried_again(stub: Stub, message: str) -
     assert len(stub.runs) == 1
 
 
-async def test_an_exhausted_quota_in_the_correction_is_named(
+async def test_an_exhausted_quota_during_a_correction_is_raised(
     stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
     stub.plays({"text": PROSE}, {"exit_code": 173, "status": "error", "message": "daily quota"})
@@ -291,9 +290,7 @@ async def test_an_exhausted_quota_in_the_correction_is_named(
         ("flood", "EXECUTION_ERROR"),
     ],
 )
-async def test_each_failure_has_its_code_and_a_next_step(
-    stub: Stub, scenario: str, code: str
-) -> None:
+async def test_each_failure_has_its_code_and_a_hint(stub: Stub, scenario: str, code: str) -> None:
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
     stub.plays_scenario(scenario)
 
@@ -306,7 +303,7 @@ async def test_each_failure_has_its_code_and_a_next_step(
     assert len(stub.runs) == 1
 
 
-async def test_the_end_of_personal_logins_is_explained(stub: Stub) -> None:
+async def test_the_error_explains_that_personal_logins_were_discontinued(stub: Stub) -> None:
     stub.plays_scenario("consumer-login")
 
     with pytest.raises(GeminiMcpError) as caught:
@@ -316,7 +313,7 @@ async def test_the_end_of_personal_logins_is_explained(stub: Stub) -> None:
     assert "GEMINI_API_KEY" in caught.value.next_step
 
 
-async def test_a_hanging_cli_is_a_timeout_and_leaves_nothing(stub: Stub, clock: Clock) -> None:
+async def test_a_hanging_cli_times_out_without_leftover_files(stub: Stub, clock: Clock) -> None:
     stub.environ["GEMINI_MCP_TIMEOUT"] = "50"
     stub.plays_scenario("hang-in-search")
     call = asyncio.ensure_future(stub.search())
@@ -329,7 +326,7 @@ async def test_a_hanging_cli_is_a_timeout_and_leaves_nothing(stub: Stub, clock: 
     assert stub.leftover_files() == []
 
 
-async def test_failed_searches_are_not_passed_off_as_research(stub: Stub) -> None:
+async def test_an_answer_after_failed_searches_is_not_grounded(stub: Stub) -> None:
     stub.plays_scenario("failed-search")
 
     metadata = (await stub.search())["metadata"]
@@ -345,7 +342,7 @@ async def test_an_answer_without_a_search_is_not_grounded(stub: Stub) -> None:
     assert (await stub.search())["metadata"]["grounded"] is False
 
 
-async def test_without_a_record_the_events_tell_the_queries(stub: Stub) -> None:
+async def test_without_a_session_record_the_events_supply_the_queries(stub: Stub) -> None:
     stub.plays(
         {
             "text": model_answer(),
@@ -361,9 +358,12 @@ async def test_without_a_record_the_events_tell_the_queries(stub: Stub) -> None:
     assert metadata["sources_visited"] == []
 
 
-async def test_plain_text_is_an_answer_and_the_model_is_believed(stub: Stub) -> None:
-    told = {"sources_visited": ["https://nasa.gov", 7], "search_queries_used": ["blue", "blue"]}
-    stub.plays({"text": "Loading...\n" + model_answer(metadata=told), "format": "text"})
+async def test_the_metadata_of_a_plain_text_answer_is_accepted(stub: Stub) -> None:
+    claimed_metadata = {
+        "sources_visited": ["https://nasa.gov", 7],
+        "search_queries_used": ["blue", "blue"],
+    }
+    stub.plays({"text": "Loading...\n" + model_answer(metadata=claimed_metadata), "format": "text"})
 
     metadata = (await stub.search())["metadata"]
 
@@ -373,14 +373,14 @@ async def test_plain_text_is_an_answer_and_the_model_is_believed(stub: Stub) -> 
     assert metadata["model"] == "auto-detected"
 
 
-async def test_a_cli_that_knows_no_flags_is_run_once_more_and_remembered(stub: Stub) -> None:
+async def test_flags_that_the_cli_rejects_are_not_passed_again(stub: Stub) -> None:
     stub.environ["GEMINI_MODEL"] = "some-model"
     stub.plays({"text": PROSE, "strict": True, "correction": {"text": model_answer(PROSE)}})
 
     result = await stub.search()
 
-    refused = ["--output-format", "stream-json", "--model", "some-model"]
-    assert [run["argv"] for run in stub.runs] == [refused, ["--model", "some-model"], []]
+    rejected = ["--output-format", "stream-json", "--model", "some-model"]
+    assert [run["argv"] for run in stub.runs] == [rejected, ["--model", "some-model"], []]
     assert result["metadata"]["model"] == "some-model"
     assert result["metadata"]["evidence"] == "none"
 
@@ -395,7 +395,7 @@ async def test_the_model_is_passed_exactly_as_configured(stub: Stub) -> None:
     assert result["metadata"]["model"] == "flash"
 
 
-async def test_without_a_configured_model_no_flag_is_passed_and_the_real_one_is_told(
+async def test_without_a_configured_model_the_actual_model_is_reported(
     stub: Stub,
 ) -> None:
     stub.plays({"text": model_answer(), "model": "gemini-9-flash"})
@@ -406,7 +406,7 @@ async def test_without_a_configured_model_no_flag_is_passed_and_the_real_one_is_
     assert result["metadata"]["model"] == "gemini-9-flash"
 
 
-async def test_the_prompt_has_the_question_byte_for_byte(stub: Stub) -> None:
+async def test_the_prompt_contains_the_query_unchanged(stub: Stub) -> None:
     query = (
         "{{query}} {{date}} {0} %s $HOME `id` @/etc/passwd /help !ls --yolo \u202e \U0001f600 空"
     )
@@ -434,7 +434,7 @@ async def test_the_prompt_has_the_question_byte_for_byte(stub: Stub) -> None:
         (["x"], "must be a string, not list"),
     ],
 )
-async def test_a_query_that_is_none_is_refused_before_any_run(
+async def test_an_invalid_query_is_rejected_before_any_run(
     stub: Stub, query: object, problem: str
 ) -> None:
     with pytest.raises(InvalidInput, match=problem):
@@ -443,13 +443,13 @@ async def test_a_query_that_is_none_is_refused_before_any_run(
     assert stub.runs == []
 
 
-async def test_the_longest_query_is_taken(stub: Stub) -> None:
+async def test_a_query_of_maximum_length_is_accepted(stub: Stub) -> None:
     stub.plays({"text": model_answer()})
 
     assert (await stub.search("x" * 10_000))["success"]
 
 
-async def test_the_child_knows_no_foreign_secret(stub: Stub) -> None:
+async def test_unrelated_secrets_are_not_passed_to_the_cli(stub: Stub) -> None:
     stub.environ |= {"OTHER_API_KEY": "foreign", "MY_TOKEN": "foreign", "GEMINI_API_KEY": "own"}
     stub.plays({"text": model_answer()})
 
@@ -460,7 +460,7 @@ async def test_the_child_knows_no_foreign_secret(stub: Stub) -> None:
     assert environment["GEMINI_API_KEY"] == "own"
 
 
-async def test_a_missing_cli_is_named_with_instructions(stub: Stub) -> None:
+async def test_a_missing_cli_is_reported_with_install_instructions(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_CLI_PATH"] = "/nowhere/gemini"
 
     with pytest.raises(CliNotFound, match="/nowhere/gemini") as caught:
@@ -469,7 +469,7 @@ async def test_a_missing_cli_is_named_with_instructions(stub: Stub) -> None:
     assert "npm install -g @google/gemini-cli" in caught.value.next_step
 
 
-async def test_a_folder_that_cannot_be_used_is_named(stub: Stub) -> None:
+async def test_an_unusable_config_folder_is_named_in_the_error(stub: Stub) -> None:
     stub.config_dir.mkdir()
     (stub.config_dir / "servers").write_text("in the way")
 
@@ -479,25 +479,25 @@ async def test_a_folder_that_cannot_be_used_is_named(stub: Stub) -> None:
     assert "GEMINI_MCP_CONFIG_DIR" in caught.value.next_step
 
 
-async def test_a_place_for_corrections_that_cannot_be_used_is_named(
+async def test_an_unusable_corrections_folder_is_reported(
     stub: Stub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    blocked: list[Path] = []
+    folders: list[Path] = []
 
-    def block(message: str) -> None:
-        if message == "writing the answer" and not blocked:
-            blocked.extend(stub.config_dir.glob("servers/*/search-auto"))
-            (blocked[0].parent / "corrections").write_text("in the way")
+    def block_corrections_folder(message: str) -> None:
+        if message == "writing the answer" and not folders:
+            folders.extend(stub.config_dir.glob("servers/*/search-auto"))
+            (folders[0].parent / "corrections").write_text("in the way")
 
     stub.plays({"text": PROSE}, {"text": model_answer()})
 
     with pytest.raises(ConfigError, match="servers"):
-        await stub.search(progress=block)
+        await stub.search(progress=block_corrections_folder)
 
     assert "JSON correction failed" in caplog.text
 
 
-async def test_progress_tells_what_is_going_on(stub: Stub) -> None:
+async def test_progress_reports_each_step(stub: Stub) -> None:
     stub.plays(
         {
             "text": model_answer(),
@@ -517,16 +517,16 @@ async def test_progress_tells_what_is_going_on(stub: Stub) -> None:
     ]
 
 
-async def test_hostile_characters_do_not_get_through(stub: Stub) -> None:
+async def test_unsafe_characters_in_a_report_are_replaced(stub: Stub) -> None:
     stub.plays({"text": '{"success": true, "report": "a\\ud800b\\u0000c\\u001b[31md\\n"}'})
 
     assert (await stub.search())["result"] == "a\ufffdb\ufffdc\ufffd[31md\n"
 
 
-async def test_a_key_of_any_shape_is_kept_out_of_errors(stub: Stub) -> None:
+async def test_a_key_of_any_format_is_removed_from_errors(stub: Stub) -> None:
     stub.environ |= {"GEMINI_API_KEY": "plain secret value", "GEMINI_MCP_MAX_CYCLES": "1"}
-    said = "no: plain secret value"
-    stub.plays({"exit_code": 1, "stderr": said, "status": "error", "message": said})
+    error_text = "no: plain secret value"
+    stub.plays({"exit_code": 1, "stderr": error_text, "status": "error", "message": error_text})
 
     with pytest.raises(ExecutionFailed) as caught:
         await stub.search()
@@ -542,7 +542,7 @@ async def test_a_key_of_any_shape_is_kept_out_of_errors(stub: Stub) -> None:
         {"exit_code": 53, "status": "error", "message": "Reached max session turns."},
     ],
 )
-async def test_what_was_searched_for_is_not_taken_for_the_failure(stub: Stub, turn: Turn) -> None:
+async def test_failures_are_not_classified_by_query_or_answer_text(stub: Stub, turn: Turn) -> None:
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
     stub.plays(turn)
 
@@ -550,7 +550,7 @@ async def test_what_was_searched_for_is_not_taken_for_the_failure(stub: Stub, tu
         await stub.search()
 
 
-async def test_plain_text_may_hold_lines_that_look_like_events(stub: Stub) -> None:
+async def test_plain_text_may_contain_lines_that_look_like_events(stub: Stub) -> None:
     stub.plays(
         {"text": '{"type": "init"}\n' + model_answer("Blue.", type="report"), "format": "text"}
     )
@@ -558,7 +558,7 @@ async def test_plain_text_may_hold_lines_that_look_like_events(stub: Stub) -> No
     assert (await stub.search())["result"] == "Blue."
 
 
-async def test_a_refusal_without_a_report_is_no_reason_for_a_correction(stub: Stub) -> None:
+async def test_success_false_without_a_report_is_not_corrected(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
     stub.plays({"text": '{"success": false, "report": null, "error": "Nothing found."}'})
 
@@ -568,7 +568,7 @@ async def test_a_refusal_without_a_report_is_no_reason_for_a_correction(stub: St
     assert len(stub.runs) == 1
 
 
-async def test_sources_survive_strange_line_separators(stub: Stub) -> None:
+async def test_unicode_line_separators_in_a_query_do_not_lose_sources(stub: Stub) -> None:
     stub.plays(
         {"text": model_answer(), "searches": [search_with_sources("blue\u2028sky\u0085", "nasa")]}
     )
@@ -576,7 +576,9 @@ async def test_sources_survive_strange_line_separators(stub: Stub) -> None:
     assert (await stub.search())["metadata"]["sources_visited"] == [REDIRECT + "nasa"]
 
 
-async def test_keys_never_appear_in_an_error(stub: Stub, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_and_stack_traces_never_appear_in_errors_or_logs(
+    stub: Stub, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     key = "AIza" + "Sy0123456789abcdefghijklmnopqrstuv"
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
@@ -592,6 +594,6 @@ async def test_keys_never_appear_in_an_error(stub: Stub, caplog: pytest.LogCaptu
     with pytest.raises(ExecutionFailed) as caught:
         await stub.search()
 
-    told: Any = json.dumps(caught.value.as_dict()) + caplog.text
-    assert key not in told and "ya29.abcdef" not in told and "at x.js" not in told
-    assert "[redacted]" in told
+    output = json.dumps(caught.value.as_dict()) + caplog.text
+    assert key not in output and "ya29.abcdef" not in output and "at x.js" not in output
+    assert "[redacted]" in output

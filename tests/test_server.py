@@ -1,4 +1,4 @@
-"""The server as an MCP client meets it: a real client, real stdio, the stub CLI."""
+"""The MCP server as seen by a client: a real client, in process or over stdio, and the stub CLI."""
 
 import json
 import os
@@ -40,7 +40,7 @@ from tests.support.mcp_server import (
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_client_lists_the_tool_and_gets_a_report(stub: Stub, mode: str) -> None:
+async def test_a_client_lists_the_search_tool_and_gets_a_report(stub: Stub, mode: str) -> None:
     stub.plays(
         {"text": model_answer("Blue."), "searches": [search_with_sources("blue sky", "nasa")]}
     )
@@ -63,25 +63,25 @@ async def test_a_client_lists_the_tool_and_gets_a_report(stub: Stub, mode: str) 
     jsonschema.validate(answer, tool.output_schema)
 
 
-async def test_the_list_of_tools_is_small(stub: Stub) -> None:
+async def test_the_tool_list_is_small(stub: Stub) -> None:
     async with in_process_client(stub) as client:
-        listed = await client.list_tools()
+        tool_list = await client.list_tools()
 
-    assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) < 12_000
+    assert len(tool_list.model_dump_json(by_alias=True, exclude_none=True)) < 12_000
 
 
-async def test_progress_comes_in_order_and_in_words(stub: Stub) -> None:
+async def test_progress_is_numbered_and_describes_each_step(stub: Stub) -> None:
     stub.plays({"text": model_answer(), "searches": [search_with_sources("blue sky", "nasa")]})
-    seen: list[tuple[float, str | None]] = []
+    updates: list[tuple[float, str | None]] = []
 
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        seen.append((progress, message))
+    async def record(progress: float, total: float | None, message: str | None) -> None:
+        updates.append((progress, message))
 
     async with in_process_client(stub) as client:
-        await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
+        await client.call_tool("search", {"query": QUESTION}, progress_callback=record)
 
-    assert [number for number, _ in seen] == [1, 2, 3, 4]
-    assert [re.sub(r" \(\d+ s\)$", "", message or "") for _, message in seen] == [
+    assert [number for number, _ in updates] == [1, 2, 3, 4]
+    assert [re.sub(r" \(\d+ s\)$", "", message or "") for _, message in updates] == [
         "starting gemini",
         "asking the model",
         "searching “blue sky”",
@@ -89,7 +89,7 @@ async def test_progress_comes_in_order_and_in_words(stub: Stub) -> None:
     ]
 
 
-async def test_an_error_is_a_result_with_code_and_hint(stub: Stub) -> None:
+async def test_an_error_is_returned_as_a_result_with_code_and_hint(stub: Stub) -> None:
     stub.plays_scenario("no-sign-in")
 
     async with in_process_client(stub) as client:
@@ -118,7 +118,7 @@ async def test_an_error_is_a_result_with_code_and_hint(stub: Stub) -> None:
         {"question": "x"},
     ],
 )
-async def test_bad_arguments_are_answered_in_our_own_words(
+async def test_invalid_arguments_return_an_invalid_input_error(
     stub: Stub, arguments: dict[str, Any]
 ) -> None:
     async with in_process_client(stub) as client:
@@ -130,18 +130,18 @@ async def test_bad_arguments_are_answered_in_our_own_words(
     assert stub.runs == []
 
 
-async def test_an_unknown_tool_is_an_error_and_the_server_goes_on(stub: Stub) -> None:
+async def test_the_server_keeps_working_after_an_unknown_tool(stub: Stub) -> None:
     stub.plays({"text": model_answer()})
 
     async with in_process_client(stub) as client:
         unknown = await client.call_tool("no_such_tool", {})
-        known = await client.call_tool("search", {"query": QUESTION})
+        valid = await client.call_tool("search", {"query": QUESTION})
 
     assert unknown.is_error
-    assert not known.is_error
+    assert not valid.is_error
 
 
-async def test_hostile_characters_do_not_end_the_server(stub: Stub) -> None:
+async def test_invalid_characters_are_replaced_and_the_server_survives(stub: Stub) -> None:
     hostile = '{"success": true, "report": "a\\ud800b\\u0000\\u001b[2J"}'
     stub.plays({"text": hostile}, {"text": model_answer()})
 
@@ -153,14 +153,17 @@ async def test_hostile_characters_do_not_end_the_server(stub: Stub) -> None:
     assert not second.is_error
 
 
-def test_nothing_goes_out_that_a_transport_cannot_encode() -> None:
-    sent = to_call_tool_result({"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]}, ())
+def test_results_never_contain_unencodable_characters() -> None:
+    result = to_call_tool_result({"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]}, ())
 
-    sent.model_dump_json().encode()
-    assert sent.structured_content == {"success": True, "a\ufffd": ["b\ufffd", {"c": "\ufffd[2J"}]}
+    result.model_dump_json().encode()
+    assert result.structured_content == {
+        "success": True,
+        "a\ufffd": ["b\ufffd", {"c": "\ufffd[2J"}],
+    }
 
 
-async def test_a_cancelled_call_ends_the_cli_and_the_server_goes_on(stub: Stub) -> None:
+async def test_cancelling_a_call_terminates_the_cli_but_not_the_server(stub: Stub) -> None:
     stub.plays_scenario("hang-in-search,good")
 
     async with stdio_client(stub) as client:
@@ -177,85 +180,87 @@ async def test_a_cancelled_call_ends_the_cli_and_the_server_goes_on(stub: Stub) 
         assert (await client.call_tool("search", {"query": QUESTION})).is_error is False
 
 
-def deep(*turns: Turn) -> Turn:
-    """A deep search whose rounds after the first play these turns."""
+def deep_search_turn(*later_rounds: Turn) -> Turn:
+    """Return a deep search whose rounds after the first play `later_rounds`."""
     return {
         "text": model_answer("Draft."),
         "searches": [search_with_sources("sky", "nasa")],
-        "rounds": list(turns),
+        "rounds": list(later_rounds),
     }
 
 
-async def test_a_deep_search_tells_its_rounds_through_a_client(stub: Stub) -> None:
-    proved = {
+async def test_deep_search_progress_names_the_rounds(stub: Stub) -> None:
+    verified_round = {
         "text": model_answer("Proved.", verified=True),
         "searches": [search_with_sources("no sky", "esa")],
     }
-    stub.plays(deep(proved))
-    seen: list[tuple[float, str]] = []
+    stub.plays(deep_search_turn(verified_round))
+    updates: list[tuple[float, str]] = []
 
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        seen.append((progress, message or ""))
+    async def record(progress: float, total: float | None, message: str | None) -> None:
+        updates.append((progress, message or ""))
 
     async with in_process_client(stub) as client:
         _, tool, *_ = (await client.list_tools()).tools
         result = await client.call_tool(
-            "deep_search", {"query": QUESTION, "max_iterations": 3}, progress_callback=note
+            "deep_search", {"query": QUESTION, "max_iterations": 3}, progress_callback=record
         )
 
     answer = structured_result(result)
     assert (answer["result"], answer["verified"]) == ("Proved.", True)
     assert tool.output_schema is not None
     jsonschema.validate(answer, tool.output_schema)
-    assert [number for number, _ in seen] == list(range(1, len(seen) + 1))
-    assert all(re.fullmatch(r"round [12]/3: .* \(\d+ s\)", message) for _, message in seen)
-    assert [message.rpartition(" (")[0] for _, message in seen if "searching" in message] == [
+    assert [number for number, _ in updates] == list(range(1, len(updates) + 1))
+    assert all(re.fullmatch(r"round [12]/3: .* \(\d+ s\)", message) for _, message in updates)
+    assert [message.rpartition(" (")[0] for _, message in updates if "searching" in message] == [
         "round 1/3: searching “sky”",
         "round 2/3: searching “no sky”",
     ]
 
 
-async def test_a_deep_search_fails_in_our_own_words(stub: Stub) -> None:
+async def test_invalid_deep_search_arguments_return_an_invalid_input_error(stub: Stub) -> None:
     async with in_process_client(stub) as client:
-        bad = await client.call_tool("deep_search", {"query": QUESTION, "max_iterations": "many"})
-        blank = await client.call_tool("deep_search", {"query": ""})
+        invalid = await client.call_tool(
+            "deep_search", {"query": QUESTION, "max_iterations": "many"}
+        )
+        empty = await client.call_tool("deep_search", {"query": ""})
 
     assert (
-        structured_result(bad)["error"]["code"]
-        == structured_result(blank)["error"]["code"]
+        structured_result(invalid)["error"]["code"]
+        == structured_result(empty)["error"]["code"]
         == "INVALID_INPUT"
     )
     assert stub.runs == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_server_killed_in_the_third_round_leaves_nothing(
-    stub: Stub, number: signal.Signals
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+def test_killing_the_server_in_the_third_round_leaves_nothing_behind(
+    stub: Stub, signal_number: signal.Signals
 ) -> None:
-    stub.plays(deep({"text": model_answer("Draft.")}, {"hang": "start", "children": 1}))
+    stub.plays(deep_search_turn({"text": model_answer("Draft.")}, {"hang": "start", "children": 1}))
 
     with start_server(stub, *DEEP_SEARCH_FRAMES) as server:
         anyio.run(eventually, lambda: len(stub.runs) == 3 and len(stub.live_pids()) == 2)
-        server.send_signal(number)
+        server.send_signal(signal_number)
         anyio.run(eventually, lambda: not stub.live_pids() and not stub.leftover_files())
 
 
-def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None:
+def test_a_deep_search_logs_its_rounds_to_stderr(stub: Stub) -> None:
     stub.environ["DEEP_SEARCH_MAX_ITERATIONS"] = "3"
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
-    proved = {
+    verified_round = {
         "text": model_answer("Proved.", verified=True),
         "searches": [search_with_sources("no sky", "esa")],
     }
-    stub.plays(deep({"exit_code": 1, "stderr": "boom"}, proved))
+    stub.plays(deep_search_turn({"exit_code": 1, "stderr": "boom"}, verified_round))
 
     with start_server(stub, *DEEP_SEARCH_FRAMES) as server:
         assert server.stdout and server.stderr
-        answers = (json.loads(line) for line in server.stdout)
-        next(answer for answer in answers if answer.get("id") == 2)
-        _, logged = server.communicate(timeout=30)
+        replies = (json.loads(line) for line in server.stdout)
+        next(reply for reply in replies if reply.get("id") == 2)
+        _, log = server.communicate(timeout=30)
 
-    assert logged.splitlines() == [
+    assert log.splitlines() == [
         "[INFO] Deep search round 1/3...",
         "[INFO] Round 1 completed, verified: false",
         "[INFO] Deep search round 2/3...",
@@ -266,26 +271,26 @@ def test_the_log_of_a_deep_search_is_on_stderr_word_for_word(stub: Stub) -> None
     ]
 
 
-async def test_silence_is_filled_with_the_last_news(stub: Stub) -> None:
+async def test_the_last_progress_message_is_repeated_while_nothing_happens(stub: Stub) -> None:
     stub.limits = Limits(progress_interval=0.05)
     stub.plays(
         {"text": model_answer(), "searches": [search_with_sources("sky", "nasa")], "delay": 0.3}
     )
-    seen: list[tuple[float, str]] = []
+    updates: list[tuple[float, str]] = []
 
-    async def note(progress: float, total: float | None, message: str | None) -> None:
-        seen.append((progress, (message or "").partition(" (")[0]))
+    async def record(progress: float, total: float | None, message: str | None) -> None:
+        updates.append((progress, (message or "").partition(" (")[0]))
 
     async with in_process_client(stub) as client:
-        await client.call_tool("search", {"query": QUESTION}, progress_callback=note)
+        await client.call_tool("search", {"query": QUESTION}, progress_callback=record)
 
-    numbers = [number for number, _ in seen]
+    numbers = [number for number, _ in updates]
     assert numbers == sorted(set(numbers))
-    assert seen.count((numbers[-1], "writing the answer")) == 1
-    assert [message for _, message in seen].count("searching “sky”") > 2
+    assert updates.count((numbers[-1], "writing the answer")) == 1
+    assert [message for _, message in updates].count("searching “sky”") > 2
 
 
-async def test_calls_run_side_by_side(stub: Stub) -> None:
+async def test_calls_run_concurrently(stub: Stub) -> None:
     stub.plays({"hang": "start"})
 
     async with in_process_client(stub) as client, anyio.create_task_group() as tasks:
@@ -297,19 +302,19 @@ async def test_calls_run_side_by_side(stub: Stub) -> None:
     await eventually(lambda: not stub.live_pids())
 
 
-def test_a_client_that_leaves_takes_everything_with_it(stub: Stub) -> None:
+def test_closing_stdin_stops_the_server_and_the_cli(stub: Stub) -> None:
     stub.plays_scenario("hang-in-search")
 
     server = start_server(stub, *SEARCH_FRAMES)
     anyio.run(eventually, lambda: len(stub.runs) == 1)
-    server.communicate(timeout=30)  # closes stdin, and waits
+    server.communicate(timeout=30)  # closes stdin and waits
 
     assert server.returncode == 0
     assert not is_alive(stub.runs[0]["pid"])
     assert stub.leftover_files() == []
 
 
-async def test_what_was_learned_of_a_cli_is_remembered(stub: Stub) -> None:
+async def test_an_unsupported_cli_option_is_tried_only_once(stub: Stub) -> None:
     stub.plays({"text": model_answer(), "strict": True})
 
     async with in_process_client(stub) as client:
@@ -319,7 +324,7 @@ async def test_what_was_learned_of_a_cli_is_remembered(stub: Stub) -> None:
     assert [run["argv"] for run in stub.runs] == [["--output-format", "stream-json"], [], []]
 
 
-def serve(stub: Stub, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_server(stub: Stub, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(), input=stdin, env=stub.environ, capture_output=True, text=True, timeout=60
     )
@@ -329,47 +334,49 @@ def serve(stub: Stub, stdin: str = "") -> subprocess.CompletedProcess[str]:
     ("variable", "value"),
     [("GEMINI_MCP_TIMEOUT", "abc"), ("GEMINI_MCP_MAX_CYCLES", "0"), ("GEMINI_MCP_LOG_LEVEL", "x")],
 )
-def test_a_bad_variable_stops_the_start_with_one_clear_line(
+def test_an_invalid_variable_aborts_startup_with_a_one_line_error(
     stub: Stub, variable: str, value: str
 ) -> None:
     stub.environ[variable] = value
 
-    done = serve(stub)
+    completed = run_server(stub)
 
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"[ERROR] CONFIG_ERROR: {variable}='{value}': ")
-    assert done.stderr.count("\n") == 1
+    assert completed.returncode == 1
+    assert completed.stdout == ""
+    assert completed.stderr.startswith(f"[ERROR] CONFIG_ERROR: {variable}='{value}': ")
+    assert completed.stderr.count("\n") == 1
 
 
-def test_frames_that_are_no_json_do_not_end_the_server(stub: Stub) -> None:
-    bad = ["{", "null", "[]", '{"jsonrpc": "2.0", "id": 9, "method": "\\ud800"}']
+def test_the_server_survives_malformed_frames(stub: Stub) -> None:
+    malformed = ["{", "null", "[]", '{"jsonrpc": "2.0", "id": 9, "method": "\\ud800"}']
 
-    with start_server(stub, *bad, json.dumps(INITIALIZE_REQUEST)) as server:
+    with start_server(stub, *malformed, json.dumps(INITIALIZE_REQUEST)) as server:
         assert server.stdout
-        answers = (json.loads(line) for line in server.stdout)
-        assert any(answer.get("id") == 1 and "result" in answer for answer in answers)
+        replies = (json.loads(line) for line in server.stdout)
+        assert any(reply.get("id") == 1 and "result" in reply for reply in replies)
 
 
-def test_files_of_a_server_that_was_killed_with_its_guardian_are_swept_and_counted(
+def test_files_of_a_killed_server_and_guardian_are_removed_at_startup(
     stub: Stub,
 ) -> None:
     stub.plays({"text": "prose"}, {"hang": "start"})
     with start_server(stub, *SEARCH_FRAMES) as server:
         anyio.run(eventually, lambda: len(stub.runs) == 2)
         guardian = parent_pid(stub.runs[1]["pid"])
-        os.kill(server.pid, signal.SIGSTOP)  # so that it cannot clean up in between
+        os.kill(server.pid, signal.SIGSTOP)  # so that it cannot clean up before it is killed
         os.kill(guardian, signal.SIGKILL)
         server.kill()
     assert any(path.name.startswith("temp-invalid-output-") for path in stub.leftover_files())
 
-    done = serve(stub)
+    completed = run_server(stub)
 
-    assert "[INFO] Removed 1 temporary file" in done.stderr
+    assert "[INFO] Removed 1 temporary file" in completed.stderr
     assert stub.leftover_files() == []
 
 
-def test_log_lines_have_their_level_and_no_stack_traces(stub: Stub, tmp_path: Path) -> None:
+def test_log_lines_have_a_level_and_contain_no_tracebacks_or_secrets(
+    stub: Stub, tmp_path: Path
+) -> None:
     program = (
         "import logging; from gemini_cli_mcp import logs; logs.configure('INFO')\n"
         "log = logging.getLogger('gemini_cli_mcp.x')\n"
@@ -380,46 +387,50 @@ def test_log_lines_have_their_level_and_no_stack_traces(stub: Stub, tmp_path: Pa
         "except ValueError: logging.getLogger('mcp.server').exception('failed: %s', 'a question')\n"
     )
 
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
 
-    first, second = done.stderr.splitlines()
+    first, second = completed.stderr.splitlines()
     assert first == "[ERROR] two lines, GEMINI_API_KEY=[redacted]"
     assert second.startswith("[ERROR] mcp.server: line ") and second.endswith("(ValueError)")
     assert "question" not in second
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-"])
-def test_without_stdin_or_stdout_there_is_one_clear_line(stub: Stub, closed: str) -> None:
-    line = f"{shlex.join(command('serve'))} {closed}"
+@pytest.mark.parametrize("redirection", ["<&-", ">&-"])
+def test_a_closed_stdin_or_stdout_is_reported_in_one_line(stub: Stub, redirection: str) -> None:
+    shell_command = f"{shlex.join(command('serve'))} {redirection}"
 
-    done = subprocess.run(["sh", "-c", line], env=stub.environ, stderr=subprocess.PIPE, text=True)
+    completed = subprocess.run(
+        ["sh", "-c", shell_command], env=stub.environ, stderr=subprocess.PIPE, text=True
+    )
 
-    assert done.returncode == 1
-    assert done.stderr == "[ERROR] CONFIG_ERROR: stdin or stdout is closed, but MCP needs both.\n"
+    assert completed.returncode == 1
+    assert (
+        completed.stderr == "[ERROR] CONFIG_ERROR: stdin or stdout is closed, but MCP needs both.\n"
+    )
 
 
-LIST: dict[str, object] = {"jsonrpc": "2.0", "method": "tools/list", "params": {}}
+LIST_TOOLS_REQUEST: dict[str, object] = {"jsonrpc": "2.0", "method": "tools/list", "params": {}}
 
 
-def test_a_client_that_never_reads_does_not_keep_the_server(stub: Stub) -> None:
-    frames = [json.dumps({**LIST, "id": number}) for number in range(2, 300)]
+def test_the_server_exits_even_if_the_client_never_reads(stub: Stub) -> None:
+    frames = [json.dumps({**LIST_TOOLS_REQUEST, "id": number}) for number in range(2, 300)]
     server = start_server(stub, *SEARCH_FRAMES[:2], *frames)
     assert server.stdin and server.stdout and server.stderr
 
     server.stdin.close()
-    code = server.wait(30)  # of them it takes five; nobody reads 3 MB of answers
-    said = server.stderr.read()
+    exit_code = server.wait(30)  # takes five seconds: 3 MB of replies are never read
+    log = server.stderr.read()
     server.stdout.close()
     server.stderr.close()
 
-    assert code == 0
-    assert "Traceback" not in said
+    assert exit_code == 0
+    assert "Traceback" not in log
     assert stub.leftover_files() == []
 
 
-def test_a_client_that_closes_both_pipes_in_a_search_leaves_no_stack_trace(stub: Stub) -> None:
+def test_closing_both_pipes_during_a_search_logs_no_traceback(stub: Stub) -> None:
     stub.plays_scenario("hang-in-search")
     server = start_server(stub, *SEARCH_FRAMES)
     assert server.stdin and server.stdout and server.stderr
@@ -427,10 +438,10 @@ def test_a_client_that_closes_both_pipes_in_a_search_leaves_no_stack_trace(stub:
 
     server.stdout.close()
     server.stdin.close()
-    said = server.stderr.read()
+    log = server.stderr.read()
     server.stderr.close()
 
     assert server.wait(30) == 0
-    assert "Traceback" not in said and "Error" not in said
+    assert "Traceback" not in log and "Error" not in log
     assert not is_alive(stub.runs[0]["pid"])
     assert stub.leftover_files() == []

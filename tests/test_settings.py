@@ -1,4 +1,4 @@
-"""The configuration: every variable checked at start."""
+"""Settings from environment variables, validated at startup."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from gemini_cli_mcp.settings.env import Settings
 from tests.support import ROOT
 
 
-def test_without_variables_the_defaults_stand() -> None:
+def test_the_defaults_apply_without_variables() -> None:
     settings = Settings.from_env({})
 
     assert (settings.model, settings.correction_model, settings.cli_path) == (None, None, "gemini")
@@ -23,7 +23,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
     assert Settings.from_env(dict.fromkeys(variables, " ")) == Settings.from_env({})
 
 
-def test_values_are_taken_as_given() -> None:
+def test_values_are_read_from_the_environment() -> None:
     settings = Settings.from_env(
         {
             "GEMINI_MODEL": "gemini-2.5-flash",
@@ -58,7 +58,7 @@ def test_values_are_taken_as_given() -> None:
         ("GEMINI_MCP_CONFIG_DIR", "x" * 5000),
     ],
 )
-def test_a_wrong_value_is_named_with_what_it_should_be(variable: str, value: str) -> None:
+def test_an_invalid_value_is_reported_with_the_expected_format(variable: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_env({variable: value})
 
@@ -66,6 +66,6 @@ def test_a_wrong_value_is_named_with_what_it_should_be(variable: str, value: str
     assert "should be" in caught.value.message
 
 
-def test_all_wrong_values_are_named_at_once() -> None:
+def test_all_invalid_values_are_reported_together() -> None:
     with pytest.raises(ConfigError, match=r"GEMINI_MCP_TIMEOUT.*GEMINI_MCP_MAX_CYCLES"):
         Settings.from_env({"GEMINI_MCP_TIMEOUT": "x", "GEMINI_MCP_MAX_CYCLES": "y"})

@@ -1,4 +1,4 @@
-"""Small versions of scripts/soak."""
+"""Small versions of the soak tests in scripts/soak."""
 
 import pytest
 
@@ -14,38 +14,38 @@ from tests.support.soak import (
     shared_process_calls,
 )
 
-ONCE = len(FAULTS) + len(ANSWERS)
+ALL_CASES = len(FAULTS) + len(ANSWERS)
 
 
-@pytest.mark.parametrize("times", representatives([1, 3], [1]))
-async def test_many_faulted_calls_leave_nothing(times: int) -> None:
-    await many_calls(3, 3, seed=2)  # what is imported or opened once
+@pytest.mark.parametrize("repetitions", representatives([1, 3], [1]))
+async def test_many_calls_with_faults_leave_nothing_behind(repetitions: int) -> None:
+    await many_calls(3, 3, seed=2)  # warm-up: one-time imports and descriptors
 
-    tally = await many_calls(times * ONCE, 20)
+    tally = await many_calls(repetitions * ALL_CASES, 20)
 
     assert tally.left == []
     assert tally.unexpected == []
-    assert tally.reached > times * len(FAULTS) / 3
+    assert tally.reached > repetitions * len(FAULTS) / 3
     assert tally.descriptors[1] <= tally.descriptors[0]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["server", "guardian"])
-async def test_killed_at_a_random_instant_the_tree_is_gone(victim: str) -> None:
+async def test_a_kill_at_a_random_instant_leaves_no_processes(victim: str) -> None:
     tally = await kill_servers(victim, 6)
 
     assert (tally.left, tally.ended[victim]) == ([], 6)
 
 
 @pytest.mark.long
-async def test_a_client_killed_in_any_round_leaves_nothing() -> None:
+async def test_a_client_killed_in_any_round_leaves_nothing_behind() -> None:
     tally = await kill_clients(4)
 
     assert (tally.left, sum(tally.ended.values())) == ([], 4)
 
 
 @pytest.mark.parametrize("count", representatives([6, 30], [6]))
-async def test_jobs_that_are_cancelled_abandoned_or_finished_leave_nothing(count: int) -> None:
+async def test_cancelled_abandoned_and_finished_jobs_leave_nothing_behind(count: int) -> None:
     limits = Limits(job_abandon_timeout=0.5)
     await many_jobs(3, limits, seed=2)
 
@@ -59,7 +59,7 @@ async def test_jobs_that_are_cancelled_abandoned_or_finished_leave_nothing(count
 
 @pytest.mark.long
 @needs_real_cli
-async def test_no_warm_call_is_lost_to_a_killed_process() -> None:
+async def test_no_call_is_lost_when_a_shared_process_is_killed() -> None:
     tally = await shared_process_calls(60, 10, 30)
 
     assert tally.left == []

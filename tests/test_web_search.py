@@ -1,4 +1,4 @@
-"""`web_search`: engines as they are configured, hits as they are found, no engine for another."""
+"""`web_search`: engine configuration, hits, and no fallback from one engine to another."""
 
 import json
 import threading
@@ -53,23 +53,23 @@ HIT = {
     "icon": "https://example.cn/i.png",
     "refer": "ref_1",
 }
-CHAT = {
+CHAT_RESPONSE = {
     "id": "1",
     "choices": [{"message": {"role": "assistant", "content": "因为瑞利散射[ref_1]。"}}],
     "web_search": [HIT],
 }
-API = {"id": "1", "search_intent": [], "search_result": [HIT]}
+API_RESPONSE = {"id": "1", "search_intent": [], "search_result": [HIT]}
 
 
 @dataclass
 class FakeGlm:
-    """GLM on loopback: it answers what it is told and remembers what it was asked."""
+    """A loopback GLM server that sends prepared responses and records its requests."""
 
     url: str
     status: int = 200
-    answers: list[Any] = field(default_factory=lambda: [CHAT])
-    """One for each request; the last one goes on. A string is sent as it is."""
-    hangs: threading.Event | None = None
+    responses: list[Any] = field(default_factory=lambda: [CHAT_RESPONSE])
+    """One per request; the last one repeats. A string is sent verbatim."""
+    hang_until: threading.Event | None = None
     requests: list[tuple[str, Result, str | None]] = field(
         default_factory=list[tuple[str, Result, str | None]]
     )
@@ -81,17 +81,17 @@ def fake_glm() -> Generator[FakeGlm]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.requests.append((self.path, body, self.headers["Authorization"]))
-            if fake.hangs:
-                fake.hangs.wait()
-            answer = fake.answers[min(len(fake.requests), len(fake.answers)) - 1]
-            data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+            if fake.hang_until:
+                fake.hang_until.wait()
+            response = fake.responses[min(len(fake.requests), len(fake.responses)) - 1]
+            data = (response if isinstance(response, str) else json.dumps(response)).encode()
             self.send_response(fake.status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
         def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     fake = FakeGlm(f"http://127.0.0.1:{server.server_port}/api/paas/v4")
@@ -100,8 +100,8 @@ def fake_glm() -> Generator[FakeGlm]:
     try:
         yield fake
     finally:
-        if fake.hangs:
-            fake.hangs.set()
+        if fake.hang_until:
+            fake.hang_until.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -109,25 +109,25 @@ def fake_glm() -> Generator[FakeGlm]:
 
 @pytest.fixture
 def fake() -> Generator[FakeGlm]:
-    with fake_glm() as running:
-        yield running
+    with fake_glm() as server:
+        yield server
 
 
-def engine(name: str, key: str, **more: object) -> dict[str, object]:
-    return {"id": name, "providerKey": key, "description": f"Engine {name}", **more}
+def engine(name: str, key: str, **options: object) -> dict[str, object]:
+    return {"id": name, "providerKey": key, "description": f"Engine {name}", **options}
 
 
 class Searcher:
-    """Engines of a file, on their counterparts."""
+    """Run `web_search` with the engines of a file, against test doubles."""
 
     def __init__(self, stub: Stub, folder: Path) -> None:
         self.stub = stub
         self._path = folder / "engines.json"
 
-    def has(self, *entries: dict[str, object], **more: object) -> None:
-        self.reads(json.dumps({"webSearch": {"engines": entries}, **more}))
+    def configure(self, *entries: dict[str, object], **sections: object) -> None:
+        self.write_file(json.dumps({"webSearch": {"engines": entries}, **sections}))
 
-    def reads(self, text: str) -> None:
+    def write_file(self, text: str) -> None:
         self._path.write_text(text)
         self.stub.environ["GEMINI_MCP_WEB_SEARCH"] = str(self._path)
 
@@ -135,17 +135,19 @@ class Searcher:
     def settings(self) -> Settings:
         return self.stub.settings
 
-    async def search(self, *asked: object) -> Result:
+    async def search(self, *arguments: object) -> Result:
         settings = self.settings
         workspace = Workspace(settings.config_dir)
         providers = ProviderRegistry(settings, workspace, self.stub.environ)
-        search = WebSearch(settings, providers, self.stub.environ, self._note_wait)
+        search = WebSearch(settings, providers, self.stub.environ, self._record_wait)
         try:
-            return await search.search(*asked or (QUESTION,), progress=self.stub.messages.append)
+            return await search.search(
+                *arguments or (QUESTION,), progress=self.stub.messages.append
+            )
         finally:
             workspace.close()
 
-    async def _note_wait(self, seconds: float) -> None:
+    async def _record_wait(self, seconds: float) -> None:
         self.stub.waits.append(seconds)
 
 
@@ -160,10 +162,10 @@ def searcher(stub: Stub, tmp_path: Path) -> Searcher:
     return Searcher(stub, tmp_path)
 
 
-# The file
+# Engine file
 
 
-async def test_without_a_file_there_is_one_engine_on_the_default_provider(
+async def test_without_a_file_the_only_engine_uses_the_default_provider(
     searcher: Searcher,
 ) -> None:
     result = await searcher.search()
@@ -181,8 +183,8 @@ async def test_without_a_file_there_is_one_engine_on_the_default_provider(
     assert "untrusted" in result["note"]
 
 
-def test_comments_and_last_commas_are_taken(searcher: Searcher) -> None:
-    searcher.reads(
+def test_comments_and_trailing_commas_are_accepted(searcher: Searcher) -> None:
+    searcher.write_file(
         """{ // the engines
         "webSearch": {"engines": [
             /* one, with a // in its text */
@@ -191,8 +193,8 @@ def test_comments_and_last_commas_are_taken(searcher: Searcher) -> None:
         }"""
     )
 
-    [only] = searcher.settings.engines.engines
-    assert only.description == "see https://z.ai /* no */"
+    [loaded] = searcher.settings.engines.engines
+    assert loaded.description == "see https://z.ai /* no */"
 
 
 @pytest.mark.parametrize(
@@ -206,27 +208,29 @@ def test_comments_and_last_commas_are_taken(searcher: Searcher) -> None:
         ("gemini-api.work.custom.model", EngineTarget("gemini-api", "work", "custom.model")),
     ],
 )
-def test_a_provider_key_is_family_alias_and_model(key: str, target: EngineTarget) -> None:
+def test_a_provider_key_is_parsed_into_family_alias_and_model(
+    key: str, target: EngineTarget
+) -> None:
     assert EngineTarget.parse(key, {}) == target
 
 
-BROKEN: dict[str, tuple[str, str]] = {
-    "bad JSON": ('{"webSearch": ', "the file"),
+INVALID_FILES: dict[str, tuple[str, str]] = {
+    "invalid JSON": ('{"webSearch": ', "the file"),
     "no engines": ('{"webSearch": {"engines": []}}', "webSearch.engines"),
     "no webSearch": ("{}", "webSearch"),
     "no description": (
         '{"webSearch": {"engines": [{"id": "a", "providerKey": "glm.glm-4"}]}}',
         "webSearch.engines.0.description",
     ),
-    "a misspelt key": (
+    "a misspelled key": (
         json.dumps({"webSearch": {"engines": [engine("a", "glm.glm-4", defualt=True)]}}),
         "webSearch.engines.0.defualt",
     ),
-    "a bad form": (
+    "an invalid form": (
         json.dumps({"webSearch": {"engines": [engine("a", "glm.glm-4", glm={"form": "x"})]}}),
         "webSearch.engines.0.glm.form",
     ),
-    "an id twice": (
+    "a duplicate id": (
         json.dumps(
             {"webSearch": {"engines": [engine("a", "glm.glm-4"), engine("a", "glm.glm-5")]}}
         ),
@@ -253,11 +257,11 @@ BROKEN: dict[str, tuple[str, str]] = {
         json.dumps({"webSearch": {"engines": [engine("a", "glm.work")]}}),
         "webSearch.engines.0.providerKey: 'glm.work' has no model",
     ),
-    "a flag for a model": (
+    "a flag as a model": (
         json.dumps({"webSearch": {"engines": [engine("a", "gemini-cli.work.--yolo")]}}),
         "'--yolo' is not a valid model name",
     ),
-    "an account that looks like a model": (
+    "an account named like a model": (
         json.dumps(
             {
                 "webSearch": {"engines": [engine("a", "glm.glm-4")]},
@@ -266,13 +270,13 @@ BROKEN: dict[str, tuple[str, str]] = {
         ),
         "accounts.production",
     ),
-    "an address that is none": (
+    "an invalid address": (
         json.dumps(
             {"webSearch": {"engines": [engine("a", "glm.x.y", glm={"baseUrl": "http://["})]}}
         ),
         "webSearch.engines.0.glm.baseUrl",
     ),
-    "a target that is not routed": (
+    "a target without a route": (
         json.dumps(
             {
                 "webSearch": {"engines": [engine("a", "glm.glm-4")]},
@@ -286,57 +290,61 @@ BROKEN: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("way", BROKEN)
-def test_a_file_is_refused_that_has(searcher: Searcher, way: str) -> None:
-    text, place = BROKEN[way]
-    searcher.reads(text)
+@pytest.mark.parametrize("case", INVALID_FILES)
+def test_an_invalid_file_is_rejected_with_the_location_of_the_error(
+    searcher: Searcher, case: str
+) -> None:
+    text, location = INVALID_FILES[case]
+    searcher.write_file(text)
 
     with pytest.raises(ConfigError) as caught:
         _ = searcher.settings
 
     assert caught.value.message.startswith("GEMINI_MCP_WEB_SEARCH: ")
-    assert place in caught.value.message
+    assert location in caught.value.message
 
 
-def test_a_missing_file_is_refused_with_its_name(searcher: Searcher) -> None:
+def test_a_missing_file_is_rejected_with_its_path(searcher: Searcher) -> None:
     searcher.stub.environ["GEMINI_MCP_WEB_SEARCH"] = "/nowhere/engines.json"
 
     with pytest.raises(ConfigError, match=r"/nowhere/engines\.json"):
         _ = searcher.settings
 
 
-# The choice
+# Engine selection
 
 
 @pytest.mark.parametrize(
-    ("defaults", "asked", "chosen"),
+    ("defaults", "requested", "expected"),
     [([False], None, "a"), ([False, True], None, "b"), ([False, True], "a", "a")],
 )
-async def test_an_engine_is_chosen(
-    searcher: Searcher, defaults: list[bool], asked: str | None, chosen: str
+async def test_the_requested_or_default_engine_is_used(
+    searcher: Searcher, defaults: list[bool], requested: str | None, expected: str
 ) -> None:
-    searcher.has(
+    searcher.configure(
         *(
             engine(name, "gemini-cli.flash", default=default)
             for name, default in zip("ab", defaults, strict=False)
         )
     )
 
-    assert (await searcher.search(QUESTION, asked))["engine"] == chosen
+    assert (await searcher.search(QUESTION, requested))["engine"] == expected
 
 
-@pytest.mark.parametrize("asked", [None, "c", 7])
-async def test_without_a_default_one_must_be_named(searcher: Searcher, asked: object) -> None:
-    searcher.has(engine("a", "gemini-cli.flash"), engine("b", "glm.glm-4"))
+@pytest.mark.parametrize("requested", [None, "c", 7])
+async def test_without_a_default_a_configured_engine_must_be_named(
+    searcher: Searcher, requested: object
+) -> None:
+    searcher.configure(engine("a", "gemini-cli.flash"), engine("b", "glm.glm-4"))
 
     with pytest.raises(InvalidInput, match="a, b"):
-        await searcher.search(QUESTION, asked)
+        await searcher.search(QUESTION, requested)
 
     assert searcher.stub.runs == []
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "arguments",
     [
         (7,),
         ("",),
@@ -349,18 +357,22 @@ async def test_without_a_default_one_must_be_named(searcher: Searcher, asked: ob
         (QUESTION, None, None, "many"),
     ],
 )
-async def test_bad_arguments_are_refused(searcher: Searcher, asked: tuple[object, ...]) -> None:
+async def test_invalid_arguments_are_rejected(
+    searcher: Searcher, arguments: tuple[object, ...]
+) -> None:
     with pytest.raises(InvalidInput):
-        await searcher.search(*asked)
+        await searcher.search(*arguments)
 
 
-async def test_no_engine_answers_for_another(searcher: Searcher, fake: FakeGlm) -> None:
-    searcher.has(
+async def test_a_failed_engine_is_not_replaced_by_another(
+    searcher: Searcher, fake: FakeGlm
+) -> None:
+    searcher.configure(
         engine("mine", "glm.glm-4", glm={"baseUrl": fake.url}),
         engine("google", "gemini-cli.flash", default=True),
     )
     searcher.stub.environ["ZAI_API_KEY"] = "k" * 20
-    fake.status, fake.answers = 500, [{"error": {"code": "500", "message": "broken"}}]
+    fake.status, fake.responses = 500, [{"error": {"code": "500", "message": "broken"}}]
 
     with pytest.raises(EngineFailed, match="Engine 'mine': GLM answered 500, code 500: broken"):
         await searcher.search(QUESTION, "mine")
@@ -369,49 +381,49 @@ async def test_no_engine_answers_for_another(searcher: Searcher, fake: FakeGlm) 
     assert searcher.stub.waits == [1, 2, 4]
 
 
-# The schema
+# Tool schema
 
 
-async def schema(searcher: Searcher) -> tuple[Result, int]:
+async def read_schema(searcher: Searcher) -> tuple[Result, int]:
     async with in_process_client(searcher.stub) as client:
-        listed = await client.list_tools()
-    [tool] = [tool for tool in listed.tools if tool.name == "web_search"]
-    return tool.input_schema, len(listed.model_dump_json(by_alias=True, exclude_none=True))
+        tool_list = await client.list_tools()
+    [tool] = [tool for tool in tool_list.tools if tool.name == "web_search"]
+    return tool.input_schema, len(tool_list.model_dump_json(by_alias=True, exclude_none=True))
 
 
-async def test_the_schema_shows_the_engines(searcher: Searcher) -> None:
-    searcher.has(
+async def test_the_schema_lists_the_engines(searcher: Searcher) -> None:
+    searcher.configure(
         *(
             engine(name, f"glm.glm-{name}") | {"description": f"Engine {name} " * 50}
             for name in "abcd"
         )
     )
 
-    shown, size = await schema(searcher)
+    schema, size = await read_schema(searcher)
 
-    assert shown["required"] == ["query", "engine"]
-    assert shown["properties"]["engine"]["enum"] == ["a", "b", "c", "d"]
-    assert "c: Engine c" in shown["properties"]["engine"]["description"]
-    assert "default" not in shown["properties"]["engine"]
+    assert schema["required"] == ["query", "engine"]
+    assert schema["properties"]["engine"]["enum"] == ["a", "b", "c", "d"]
+    assert "c: Engine c" in schema["properties"]["engine"]["description"]
+    assert "default" not in schema["properties"]["engine"]
     assert size < 12_000
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_an_engine_need_not_be_named_if_there_is_a_default(
+async def test_the_engine_argument_is_optional_if_there_is_a_default(
     searcher: Searcher, count: int
 ) -> None:
-    searcher.has(*[engine("a", "glm.glm-4", default=True), engine("b", "glm.glm-5")][:count])
+    searcher.configure(*[engine("a", "glm.glm-4", default=True), engine("b", "glm.glm-5")][:count])
 
-    shown, _ = await schema(searcher)
+    schema, _ = await read_schema(searcher)
 
-    assert shown["required"] == ["query"]
-    assert shown["properties"]["engine"]["default"] == "a"
+    assert schema["required"] == ["query"]
+    assert schema["properties"]["engine"]["default"] == "a"
 
 
 # Google
 
 
-async def test_recency_and_count_go_through_the_prompt_of_a_cli(searcher: Searcher) -> None:
+async def test_recency_and_count_are_written_into_the_prompt_of_a_cli(searcher: Searcher) -> None:
     result = await searcher.search(QUESTION, None, "oneWeek", 1)
 
     prompt = searcher.stub.runs[0]["prompt"]
@@ -420,8 +432,8 @@ async def test_recency_and_count_go_through_the_prompt_of_a_cli(searcher: Search
     assert len(result["hits"]) == 1
 
 
-async def test_the_api_filters_by_time(searcher: Searcher) -> None:
-    searcher.has(engine("a", "gemini-api.gemini-2.5-flash"))
+async def test_the_api_applies_recency_as_a_time_filter(searcher: Searcher) -> None:
+    searcher.configure(engine("a", "gemini-api.gemini-2.5-flash"))
     with fake_api() as api:
         searcher.stub.environ |= {"GEMINI_API_KEY": "k", "GOOGLE_GEMINI_BASE_URL": api.url}
         result = await searcher.search(QUESTION, None, "oneDay")
@@ -435,8 +447,8 @@ async def test_the_api_filters_by_time(searcher: Searcher) -> None:
     assert [hit["source"] for hit in result["hits"]] == ["nasa.gov", "noaa.gov"]
 
 
-@pytest.mark.skipif(not REAL_CLI.exists(), reason="scripts/test installs it where Node is")
-async def test_the_hits_of_the_real_cli_are_its_ledgers_sources(searcher: Searcher) -> None:
+@pytest.mark.skipif(not REAL_CLI.exists(), reason="scripts/test installs it if Node is available")
+async def test_hits_of_the_real_cli_are_the_sources_in_its_ledger(searcher: Searcher) -> None:
     with fake_api() as api:
         api.calls = [("google_web_search", {"query": QUESTION})]
         api.texts = ["done"]
@@ -451,9 +463,9 @@ async def test_the_hits_of_the_real_cli_are_its_ledgers_sources(searcher: Search
     assert result["summary"] == "Blue[1][2], says NASA."
 
 
-async def test_an_account_has_its_own_key_and_others_stay_hidden(searcher: Searcher) -> None:
+async def test_an_account_gets_only_its_own_key(searcher: Searcher) -> None:
     accounts = {"work": {"apiKeyEnv": "WORK"}, "home": {"apiKeyEnv": "HOME_SECRET_NAME"}}
-    searcher.has(engine("a", "gemini-cli.work.flash"), accounts=accounts)
+    searcher.configure(engine("a", "gemini-cli.work.flash"), accounts=accounts)
     searcher.stub.environ |= {"WORK": "work-key", "HOME_SECRET_NAME": "home-key"}
 
     await searcher.search()
@@ -463,21 +475,25 @@ async def test_an_account_has_its_own_key_and_others_stay_hidden(searcher: Searc
     assert "WORK" not in environment and "HOME_SECRET_NAME" not in environment
 
 
-def test_an_alias_without_an_account_is_told_at_the_start_and_has_no_effect(
+def test_an_alias_without_an_account_logs_a_warning_and_is_ignored(
     searcher: Searcher,
 ) -> None:
-    searcher.has(engine("a", "gemini-cli.work.flash"))
+    searcher.configure(engine("a", "gemini-cli.work.flash"))
 
-    done = run_command(searcher.stub, "web-search", QUESTION)
+    completed = run_command(searcher.stub, "web-search", QUESTION)
 
-    assert done.returncode == 0
-    assert "[WARNING] GEMINI_MCP_WEB_SEARCH: the account alias 'work' has no entry" in done.stderr
+    assert completed.returncode == 0
+    assert (
+        "[WARNING] GEMINI_MCP_WEB_SEARCH: the account alias 'work' has no entry" in completed.stderr
+    )
 
 
-async def test_an_account_without_its_key_is_not_answered_by_another_sign_in(
+async def test_an_account_without_a_key_does_not_use_other_credentials(
     searcher: Searcher,
 ) -> None:
-    searcher.has(engine("a", "gemini-cli.work.flash"), accounts={"work": {"apiKeyEnv": "WORK"}})
+    searcher.configure(
+        engine("a", "gemini-cli.work.flash"), accounts={"work": {"apiKeyEnv": "WORK"}}
+    )
     searcher.stub.environ |= {"GOOGLE_API_KEY": "other", "GEMINI_API_KEY": "another"}
 
     with pytest.raises(NotSignedIn) as caught:
@@ -487,21 +503,21 @@ async def test_an_account_without_its_key_is_not_answered_by_another_sign_in(
     assert searcher.stub.runs == []
 
 
-async def test_a_model_that_the_engine_cannot_use_is_the_files_fault(searcher: Searcher) -> None:
-    searcher.has(engine("a", "gemini-cli.pro"))
+async def test_a_model_that_the_engine_cannot_use_is_a_config_error(searcher: Searcher) -> None:
+    searcher.configure(engine("a", "gemini-cli.pro"))
 
     with pytest.raises(ConfigError, match="Engine 'a'"):
         await searcher.search()
 
 
-async def test_accounts_of_one_model_stand_in_for_each_other_by_priority(
+async def test_accounts_of_one_model_are_tried_in_order_of_priority(
     searcher: Searcher, fake: FakeGlm, caplog: pytest.LogCaptureFixture
 ) -> None:
     routes = [
         {"id": "low", "priority": 1, "targets": ["glm.a.glm-4"]},
         {"id": "high", "priority": 9, "targets": ["glm.b.glm-4", "glm.glm-5"]},
     ]
-    searcher.has(
+    searcher.configure(
         engine("mine", "glm.a.glm-4", glm={"baseUrl": fake.url}),
         accounts={"a": {"apiKeyEnv": "A_KEY"}, "b": {"apiKeyEnv": "B_KEY"}},
         virtualrouter={"routing": {"web_search": routes}},
@@ -510,7 +526,7 @@ async def test_accounts_of_one_model_stand_in_for_each_other_by_priority(
 
     result = await searcher.search()
 
-    assert [sent for _, _, sent in fake.requests] == ["Bearer key-of-a"]
+    assert [authorization for _, _, authorization in fake.requests] == ["Bearer key-of-a"]
     assert result["metadata"]["account"] == "a"
     assert "account b failed (AUTH_ERROR)" in caplog.text
 
@@ -518,18 +534,20 @@ async def test_accounts_of_one_model_stand_in_for_each_other_by_priority(
 # GLM
 
 
-def with_glm(searcher: Searcher, fake: FakeGlm, **settings: object) -> None:
-    searcher.has(engine("glm", "glm.glm-4.6", glm={"baseUrl": fake.url, **settings}))
+def use_glm(searcher: Searcher, fake: FakeGlm, **options: object) -> None:
+    searcher.configure(engine("glm", "glm.glm-4.6", glm={"baseUrl": fake.url, **options}))
     searcher.stub.environ["ZAI_API_KEY"] = "secret-key-of-glm"
 
 
-async def test_the_chat_form_of_glm(searcher: Searcher, fake: FakeGlm) -> None:
-    with_glm(searcher, fake, searchEngine="search_pro")
+async def test_the_glm_chat_form_returns_hits_and_the_model_summary(
+    searcher: Searcher, fake: FakeGlm
+) -> None:
+    use_glm(searcher, fake, searchEngine="search_pro")
 
     result = await searcher.search("天空为什么是蓝色的？", None, "oneMonth", 3)
 
-    [(path, body, key)] = fake.requests
-    assert (path, key) == ("/api/paas/v4/chat/completions", "Bearer secret-key-of-glm")
+    [(path, body, authorization)] = fake.requests
+    assert (path, authorization) == ("/api/paas/v4/chat/completions", "Bearer secret-key-of-glm")
     assert body["model"] == "glm-4.6"
     assert body["thinking"] == {"type": "disabled"}
     assert body["stream"] is False
@@ -558,9 +576,11 @@ async def test_the_chat_form_of_glm(searcher: Searcher, fake: FakeGlm) -> None:
     assert result["metadata"]["summary_from"] == "model"
 
 
-async def test_the_plain_form_of_glm(searcher: Searcher, fake: FakeGlm) -> None:
-    with_glm(searcher, fake, form="api")
-    fake.answers = [API]
+async def test_the_glm_api_form_returns_hits_and_a_summary_of_them(
+    searcher: Searcher, fake: FakeGlm
+) -> None:
+    use_glm(searcher, fake, form="api")
+    fake.responses = [API_RESPONSE]
 
     result = await searcher.search("x" * 200, None, "oneDay", 50)
 
@@ -578,38 +598,38 @@ async def test_the_plain_form_of_glm(searcher: Searcher, fake: FakeGlm) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
-        {**CHAT, "web_search": []},
-        {"choices": CHAT["choices"], "error": None},
-        {**CHAT, "web_search": None},
-        {**CHAT, "web_search": [{"icon": "x"}]},
-        {**CHAT, "web_search": [{"title": "x", "link": "javascript:alert(1)"}]},
-        {**CHAT, "web_search": [{"title": "x", "link": "data:text/html,x"}, "text", None]},
-        {**CHAT, "web_search": [{"title": "x", "link": "https://"}]},
-        {**CHAT, "web_search": [{"title": "x", "link": "https://a.org/x\n\n# heading"}]},
-        {**CHAT, "web_search": [{"title": "x", "link": "https://h .org/x"}]},
-        {**CHAT, "web_search": [{"title": "x", "link": "https://a\u200b.org/x"}]},
-        {**CHAT, "web_search": [{"title": "x", "link": 'https://a.org/"><script>'}]},
+        {**CHAT_RESPONSE, "web_search": []},
+        {"choices": CHAT_RESPONSE["choices"], "error": None},
+        {**CHAT_RESPONSE, "web_search": None},
+        {**CHAT_RESPONSE, "web_search": [{"icon": "x"}]},
+        {**CHAT_RESPONSE, "web_search": [{"title": "x", "link": "javascript:alert(1)"}]},
+        {**CHAT_RESPONSE, "web_search": [{"title": "x", "link": "data:text/html,x"}, "text", None]},
+        {**CHAT_RESPONSE, "web_search": [{"title": "x", "link": "https://"}]},
+        {**CHAT_RESPONSE, "web_search": [{"title": "x", "link": "https://a.org/x\n\n# heading"}]},
+        {**CHAT_RESPONSE, "web_search": [{"title": "x", "link": "https://h .org/x"}]},
+        {**CHAT_RESPONSE, "web_search": [{"title": "x", "link": "https://a\u200b.org/x"}]},
+        {**CHAT_RESPONSE, "web_search": [{"title": "x", "link": 'https://a.org/"><script>'}]},
     ],
 )
-async def test_an_answer_without_hits_is_no_result(
-    searcher: Searcher, fake: FakeGlm, answer: Result
+async def test_a_response_without_usable_hits_raises_no_results(
+    searcher: Searcher, fake: FakeGlm, response: Result
 ) -> None:
-    with_glm(searcher, fake)
-    fake.answers = [answer]
+    use_glm(searcher, fake)
+    fake.responses = [response]
 
     with pytest.raises(NoResults, match="Engine 'glm'"):
         await searcher.search()
 
 
-async def test_half_empty_hits_are_completed_and_doubles_dropped(
+async def test_incomplete_hits_are_completed_and_duplicates_dropped(
     searcher: Searcher, fake: FakeGlm
 ) -> None:
-    with_glm(searcher, fake)
-    again = {"link": "http://www.example.cn/sky"}
+    use_glm(searcher, fake)
+    duplicate = {"link": "http://www.example.cn/sky"}
     bare = {"link": "https://bare.example/x", "title": 7}
-    fake.answers = [{**CHAT, "choices": [], "web_search": [HIT, again, bare]}]
+    fake.responses = [{**CHAT_RESPONSE, "choices": [], "web_search": [HIT, duplicate, bare]}]
 
     result = await searcher.search()
 
@@ -623,7 +643,7 @@ async def test_half_empty_hits_are_completed_and_doubles_dropped(
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "error"),
+    ("status", "response", "error"),
     [
         (401, {"error": {"code": "1001", "message": "no key"}}, NotSignedIn),
         (429, {"error": {"code": "1302", "message": "slow"}}, RateLimited),
@@ -639,51 +659,53 @@ async def test_half_empty_hits_are_completed_and_doubles_dropped(
         (200, "[]", EngineFailed),
     ],
 )
-async def test_a_failure_of_glm_is_named_and_passed_on(
-    searcher: Searcher, fake: FakeGlm, status: int, answer: Any, error: type[GeminiMcpError]
+async def test_glm_failures_raise_the_matching_error_without_the_key(
+    searcher: Searcher, fake: FakeGlm, status: int, response: Any, error: type[GeminiMcpError]
 ) -> None:
-    with_glm(searcher, fake)
-    fake.status, fake.answers = status, [answer]
+    use_glm(searcher, fake)
+    fake.status, fake.responses = status, [response]
 
     with pytest.raises(error) as caught:
         await searcher.search()
 
-    said = caught.value.message + caught.value.next_step
-    assert "Engine 'glm': GLM" in said
-    assert "secret-key-of-glm" not in said
-    error_told = object_or_empty(object_or_empty(answer).get("error"))
-    if error_told.get("code"):
-        assert f"code {error_told['code']}: {error_told['message']}" in said
+    error_text = caught.value.message + caught.value.next_step
+    assert "Engine 'glm': GLM" in error_text
+    assert "secret-key-of-glm" not in error_text
+    error_body = object_or_empty(object_or_empty(response).get("error"))
+    if error_body.get("code"):
+        assert f"code {error_body['code']}: {error_body['message']}" in error_text
 
 
-async def test_what_passes_is_tried_again(searcher: Searcher, fake: FakeGlm) -> None:
-    with_glm(searcher, fake)
-    fake.answers = ["no json", "no json", CHAT]
+async def test_transient_glm_failures_are_retried(searcher: Searcher, fake: FakeGlm) -> None:
+    use_glm(searcher, fake)
+    fake.responses = ["no json", "no json", CHAT_RESPONSE]
 
     assert (await searcher.search())["hits"]
     assert searcher.stub.waits == [1, 2]
 
 
-async def test_glm_that_does_not_answer_is_a_timeout(searcher: Searcher, fake: FakeGlm) -> None:
+async def test_an_unresponsive_glm_server_times_out(searcher: Searcher, fake: FakeGlm) -> None:
     searcher.stub.limits = Limits(glm_timeout=0.2)
-    with_glm(searcher, fake)
-    fake.hangs = threading.Event()
+    use_glm(searcher, fake)
+    fake.hang_until = threading.Event()
 
     with pytest.raises(TimedOut, match="Engine 'glm'"):
         await searcher.search()
 
 
-async def test_the_time_of_a_call_bounds_an_engine(searcher: Searcher, fake: FakeGlm) -> None:
-    with_glm(searcher, fake)
+async def test_the_call_timeout_limits_an_engine(searcher: Searcher, fake: FakeGlm) -> None:
+    use_glm(searcher, fake)
     searcher.stub.environ["GEMINI_MCP_TIMEOUT"] = "0.3"
-    fake.hangs = threading.Event()
+    fake.hang_until = threading.Event()
 
     with pytest.raises(TimedOut, match="Engine 'glm'"):
         await searcher.search()
 
 
-async def test_glm_without_a_key_says_what_to_set(searcher: Searcher, fake: FakeGlm) -> None:
-    with_glm(searcher, fake)
+async def test_glm_without_a_key_names_the_variable_to_set(
+    searcher: Searcher, fake: FakeGlm
+) -> None:
+    use_glm(searcher, fake)
     del searcher.stub.environ["ZAI_API_KEY"]
 
     with pytest.raises(NotSignedIn) as caught:
@@ -693,90 +715,90 @@ async def test_glm_without_a_key_says_what_to_set(searcher: Searcher, fake: Fake
     assert fake.requests == []
 
 
-# The edges
+# Interfaces and edge cases
 
 
-async def test_a_client_gets_hits(searcher: Searcher) -> None:
+async def test_clients_get_hits_and_input_errors(searcher: Searcher) -> None:
     async with in_process_client(searcher.stub) as client:
         result = await client.call_tool("web_search", {"query": QUESTION})
-        bad = await client.call_tool("web_search", {"query": QUESTION, "count": 99})
+        invalid = await client.call_tool("web_search", {"query": QUESTION, "count": 99})
 
-    assert result.structured_content and bad.structured_content
+    assert result.structured_content and invalid.structured_content
     assert len(result.structured_content["hits"]) == 2
-    assert bad.structured_content["error"]["code"] == "INVALID_INPUT"
+    assert invalid.structured_content["error"]["code"] == "INVALID_INPUT"
 
 
-def test_hits_in_a_terminal(searcher: Searcher) -> None:
-    shown = run_command(
+def test_the_command_prints_hits_as_markdown_or_json(searcher: Searcher) -> None:
+    as_text = run_command(
         searcher.stub, "web-search", QUESTION, "--recency", "oneYear", "--count", "5"
     )
     as_json = run_command(searcher.stub, "web-search", QUESTION, "--json")
 
-    assert f"1. [nasa.org]({REDIRECT}nasa) (nasa.org)" in shown.stdout
-    assert "engine google · 2 hits · " in shown.stderr
+    assert f"1. [nasa.org]({REDIRECT}nasa) (nasa.org)" in as_text.stdout
+    assert "engine google · 2 hits · " in as_text.stderr
     assert "result" not in json.loads(as_json.stdout)
 
 
-def test_an_engine_without_a_file_follows_the_providers() -> None:
+def test_the_default_engine_uses_the_configured_provider() -> None:
     assert default_engines("api", "flash").engines[0].targets == (
         EngineTarget("gemini-api", None, "flash"),
     )
 
 
-def test_hostile_hits_stay_text_in_a_terminal(searcher: Searcher, fake: FakeGlm) -> None:
-    with_glm(searcher, fake)
+def test_hostile_hits_are_escaped_in_the_terminal(searcher: Searcher, fake: FakeGlm) -> None:
+    use_glm(searcher, fake)
     title = "T](http://evil) **b** \u202e"
     hit = {
         "title": title,
         "link": "https://e.org/a)[click](javascript:x",
         "content": "# no\n\n# no",
     }
-    fake.answers = [{**CHAT, "web_search": [hit]}]
+    fake.responses = [{**CHAT_RESPONSE, "web_search": [hit]}]
 
-    done = run_command(searcher.stub, "web-search", QUESTION)
+    completed = run_command(searcher.stub, "web-search", QUESTION)
 
-    assert "](http://evil" not in done.stdout.replace("\\](http://evil", "")
-    assert "](javascript" not in done.stdout and "\n#" not in done.stdout
-    assert "\u202e" not in done.stdout
+    assert "](http://evil" not in completed.stdout.replace("\\](http://evil", "")
+    assert "](javascript" not in completed.stdout and "\n#" not in completed.stdout
+    assert "\u202e" not in completed.stdout
 
 
-async def test_many_long_hits_come_without_snippets_from_some_point_on(
+async def test_later_hits_lose_their_snippets_if_there_are_many_long_hits(
     searcher: Searcher, fake: FakeGlm
 ) -> None:
-    with_glm(searcher, fake)
+    use_glm(searcher, fake)
     hits = [{**HIT, "link": f"https://a.org/{'x' * 1500}{number}"} for number in range(200)]
-    fake.answers = [{**CHAT, "web_search": hits}]
+    fake.responses = [{**CHAT_RESPONSE, "web_search": hits}]
 
-    found = (await searcher.search(QUESTION, None, None, 50))["hits"]
+    returned_hits = (await searcher.search(QUESTION, None, None, 50))["hits"]
 
-    assert len(found) == 50
-    assert "snippet" in found[0] and "snippet" not in found[-1]
+    assert len(returned_hits) == 50
+    assert "snippet" in returned_hits[0] and "snippet" not in returned_hits[-1]
 
 
-@pytest.mark.timeout(5)  # milliseconds; what backtracks would take hours
-def test_unclosed_comments_take_no_time(searcher: Searcher) -> None:
-    searcher.reads("/* " * 50_000 + '"' * 1001)
+@pytest.mark.timeout(5)  # takes milliseconds; a backtracking regex would take hours
+def test_unclosed_comments_are_rejected_quickly(searcher: Searcher) -> None:
+    searcher.write_file("/* " * 50_000 + '"' * 1001)
 
     with pytest.raises(ConfigError):
         _ = searcher.settings
 
 
-def test_a_run_that_does_not_search_has_no_hits(stub: Stub) -> None:
+def test_a_run_without_a_search_fails_with_no_results(stub: Stub) -> None:
     stub.plays({"text": model_answer()})
 
-    done = run_command(stub, "web-search", QUESTION)
+    completed = run_command(stub, "web-search", QUESTION)
 
-    assert done.returncode == 1
-    assert "NO_RESULTS: Engine 'google'" in done.stderr
+    assert completed.returncode == 1
+    assert "NO_RESULTS: Engine 'google'" in completed.stderr
 
 
-def test_the_example_of_the_documentation_is_taken(searcher: Searcher) -> None:
+def test_the_example_in_the_documentation_is_valid(searcher: Searcher) -> None:
     page = (ROOT / "docs/web-search.md").read_text(encoding="utf-8")
-    searcher.reads(page.partition("```jsonc\n")[2].partition("```")[0])
+    searcher.write_file(page.partition("```jsonc\n")[2].partition("```")[0])
 
-    loaded = searcher.settings.engines
+    engines_file = searcher.settings.engines
 
-    assert [engine.id for engine in loaded.engines] == ["google", "google-api", "glm"]
-    assert loaded.default == "google"
-    assert [target.alias for target in loaded.engines[1].targets] == ["work", "home"]
-    assert loaded.warnings == ()
+    assert [engine.id for engine in engines_file.engines] == ["google", "google-api", "glm"]
+    assert engines_file.default == "google"
+    assert [target.alias for target in engines_file.engines[1].targets] == ["work", "home"]
+    assert engines_file.warnings == ()

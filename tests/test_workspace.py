@@ -1,4 +1,4 @@
-"""The private folder of a server: alone, swept after the dead, gone at the end."""
+"""The private folder of a server: exclusive, removed on close, cleaned up after a crash."""
 
 import os
 import signal
@@ -24,14 +24,14 @@ with workspace.invalid_output_file("text") as path:
 """
 
 
-def test_nothing_is_created_before_it_is_needed(tmp_path: Path) -> None:
+def test_nothing_is_created_before_first_use(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "config")
     workspace.close()
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_are_private_and_gone_at_the_end(tmp_path: Path) -> None:
+def test_folders_are_private_and_removed_on_close(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "config")
     folder = workspace.folder("a", "b")
 
@@ -42,7 +42,7 @@ def test_folders_are_private_and_gone_at_the_end(tmp_path: Path) -> None:
     assert list((tmp_path / "config/servers").iterdir()) == []
 
 
-def test_two_files_at_once_get_two_timestamps(tmp_path: Path) -> None:
+def test_concurrent_files_get_different_timestamps(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     with workspace.invalid_output_file("one") as one, workspace.invalid_output_file("two") as two:
         assert one.name != two.name
@@ -52,7 +52,7 @@ def test_two_files_at_once_get_two_timestamps(tmp_path: Path) -> None:
     workspace.close()
 
 
-def test_the_file_is_deleted_whatever_happens(tmp_path: Path) -> None:
+def test_the_file_is_deleted_after_an_exception(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     with pytest.raises(KeyError), workspace.invalid_output_file("text") as path:
         raise KeyError
@@ -74,7 +74,7 @@ def test_a_failed_deletion_is_logged_as_an_error(
     workspace.close()
 
 
-def test_a_live_server_is_left_alone_and_a_dead_one_swept(tmp_path: Path) -> None:
+def test_only_folders_of_exited_servers_are_removed(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -104,11 +104,11 @@ COMMANDS = [
 ID = "0123456789abcdef"
 
 
-def foreign(servers: Path) -> None:
-    """Folders that a user may have there, among them some that look nearly like ours."""
+def create_unrelated_folders(servers: Path) -> None:
+    """Create folders that a user may have there, some of which resemble ours."""
     (servers / "prod").mkdir(parents=True)
     (servers / "prod/inventory.yml").write_text("hosts: [a]")
-    (servers / "prod" / LOCK_FILE).write_bytes(LOCK_CONTENT)  # by its name it is not ours
+    (servers / "prod" / LOCK_FILE).write_bytes(LOCK_CONTENT)  # the name is not a generated id
     (servers / "documents").mkdir()
     (servers / ID).mkdir()
     (servers / ID / "thesis.txt").write_text("no lock here")
@@ -122,8 +122,8 @@ def foreign(servers: Path) -> None:
     (servers / ID.replace("0", "5") / LOCK_FILE).mkdir()
 
 
-def tree(folder: Path) -> dict[str, str]:
-    """Everything below a folder: names, kinds, modes and contents."""
+def snapshot(folder: Path) -> dict[str, str]:
+    """Return the names, types, modes and contents of everything below a folder."""
     return {
         str(path.relative_to(folder)): f"{oct(path.lstat().st_mode)} "
         + (path.read_text() if path.is_file() else "")
@@ -131,8 +131,8 @@ def tree(folder: Path) -> dict[str, str]:
     }
 
 
-def run_to_its_end(stub: Stub, *arguments: str) -> str:
-    """The command, ended as its users end it; what it said on stderr."""
+def run_until_exit(stub: Stub, *arguments: str) -> str:
+    """Run a command until it exits, terminating servers, and return its stderr."""
     stub.environ |= {"GEMINI_MCP_UPSTREAM_URL": "http://127.0.0.1:9/v1", "GEMINI_MCP_WARM": "0"}
     log = stub.home / "stderr"
     with log.open("w") as stderr:
@@ -152,26 +152,26 @@ def run_to_its_end(stub: Stub, *arguments: str) -> str:
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("layout", ["folders", "link"])
-def test_foreign_folders_stay_as_they_are(
+def test_unrelated_folders_are_unchanged(
     stub: Stub, tmp_path: Path, arguments: tuple[str, ...], layout: str
 ) -> None:
     servers = stub.config_dir / "servers"
     if layout == "link":
-        home = tmp_path / "somebodys home"
-        foreign(home)
+        target = tmp_path / "somebodys home"
+        create_unrelated_folders(target)
         stub.config_dir.mkdir()
-        servers.symlink_to(home)
+        servers.symlink_to(target)
     else:
-        foreign(servers)
-    before = tree(stub.config_dir), tree(servers.resolve())
+        create_unrelated_folders(servers)
+    before = snapshot(stub.config_dir), snapshot(servers.resolve())
 
-    said = run_to_its_end(stub, *arguments)
+    stderr = run_until_exit(stub, *arguments)
 
-    assert (tree(stub.config_dir), tree(servers.resolve())) == before
-    assert "Traceback" not in said
+    assert (snapshot(stub.config_dir), snapshot(servers.resolve())) == before
+    assert "Traceback" not in stderr
 
 
-def test_a_linked_folder_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_symlinked_servers_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "servers").symlink_to(tmp_path / "elsewhere")
 
@@ -183,26 +183,26 @@ def test_a_linked_folder_is_refused_by_name(tmp_path: Path) -> None:
 def test_an_existing_folder_keeps_its_mode_and_a_warning_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = tmp_path / "config"
-    settings.mkdir(mode=0o755)
+    config_dir = tmp_path / "config"
+    config_dir.mkdir(mode=0o755)
 
-    workspace = Workspace(settings)
+    workspace = Workspace(config_dir)
     workspace.root()
     workspace.close()
 
-    assert stat.S_IMODE(settings.stat().st_mode) == 0o755
-    assert f"Other users can access {settings};" in caplog.text
+    assert stat.S_IMODE(config_dir.stat().st_mode) == 0o755
+    assert f"Other users can access {config_dir};" in caplog.text
 
 
-def test_a_folder_of_a_dead_server_is_swept_and_one_that_is_being_made_is_not(
+def test_a_stale_folder_is_removed_but_not_one_being_created(
     tmp_path: Path,
 ) -> None:
-    dead, new = tmp_path / "servers" / ID, tmp_path / "servers" / ID.replace("0", "1")
-    for folder, content in ((dead, LOCK_CONTENT), (new, b"")):
+    stale, new = tmp_path / "servers" / ID, tmp_path / "servers" / ID.replace("0", "1")
+    for folder, content in ((stale, LOCK_CONTENT), (new, b"")):
         folder.mkdir(parents=True)
         (folder / LOCK_FILE).write_bytes(content)
 
-    assert Workspace(tmp_path).stale_folders() == [dead]
+    assert Workspace(tmp_path).stale_folders() == [stale]
     Workspace(tmp_path).remove_stale()
 
     assert [path.name for path in (tmp_path / "servers").iterdir()] == [new.name]

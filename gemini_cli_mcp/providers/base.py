@@ -50,10 +50,6 @@ class Provider(Protocol):
     name: str
     configured_model: str | None
     """The model configured for main runs; None lets the provider choose."""
-    evidence: Evidence
-    """The strongest evidence that its replies can carry."""
-    fetches: bool
-    """Whether it can read pages in addition to searching."""
     supports_thoughts: bool
     """Whether it can return the model's thoughts."""
 

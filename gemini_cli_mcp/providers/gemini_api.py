@@ -37,7 +37,7 @@ from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.sanitize import markdown_link, replace_unsafe_chars
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import Evidence, ProgressCallback, Thinking, Usage, thinking_setting
+from gemini_cli_mcp.types import ProgressCallback, Thinking, Usage, thinking_setting
 
 MODEL_ALIASES = {
     "flash": "gemini-flash-latest",
@@ -58,8 +58,6 @@ class GeminiApiProvider:
     """The provider `api`."""
 
     name = "api"
-    evidence: Evidence = "ledger"
-    fetches = True
     supports_thoughts = True
 
     def __init__(

@@ -1,7 +1,7 @@
 """Limit the number of concurrent runs and queue the rest fairly.
 
 A run needs a slot: preferably one of the few for dedicated processes, otherwise a shared slot in a
-warm process (which reports less about a run, and later). If neither is free, the run waits. When
+shared process (which reports less about a run, and later). If neither is free, the run waits. When
 the queue is full, new calls are refused immediately; a call that was admitted once is not refused
 later, when it corrects an answer or verifies a round.
 
@@ -33,7 +33,7 @@ _admitted: ContextVar[bool] = ContextVar("_admitted", default=False)
 
 
 class Slot(Protocol):
-    """Permission for one run in a warm process."""
+    """Permission for one run in a shared process."""
 
     def release(self) -> None:
         """Return the slot."""

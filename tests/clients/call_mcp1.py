@@ -1,4 +1,4 @@
-"""Call our server as mcp 1.x does: python call_mcp1.py COMMAND-AS-JSON ARGUMENTS-AS-JSON."""
+"""Call the server with mcp 1.x: python call_mcp1.py COMMAND-AS-JSON ARGUMENTS-AS-JSON."""
 
 import asyncio
 import json
@@ -10,19 +10,21 @@ from mcp.client.stdio import stdio_client
 
 
 async def main() -> None:
-    program, *rest = json.loads(sys.argv[1])
-    server = StdioServerParameters(command=program, args=rest, env=dict(os.environ))
+    program, *arguments = json.loads(sys.argv[1])
+    server = StdioServerParameters(command=program, args=arguments, env=dict(os.environ))
     progress: list[str | None] = []
 
-    async def note(value: float, total: float | None, message: str | None) -> None:
+    async def record_progress(value: float, total: float | None, message: str | None) -> None:
         progress.append(message)
 
     async with stdio_client(server) as streams, ClientSession(*streams) as session:
         await session.initialize()
         tools = [tool.name for tool in (await session.list_tools()).tools]
-        result = await session.call_tool("search", json.loads(sys.argv[2]), progress_callback=note)
-    told = result.model_dump(mode="json", by_alias=True, exclude_none=True)
-    print(json.dumps({"tools": tools, "progress": progress, "result": told}))
+        result = await session.call_tool(
+            "search", json.loads(sys.argv[2]), progress_callback=record_progress
+        )
+    dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    print(json.dumps({"tools": tools, "progress": progress, "result": dumped}))
 
 
 asyncio.run(main())

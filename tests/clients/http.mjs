@@ -1,4 +1,4 @@
-// A visit over HTTP as the TypeScript SDK makes it: node http.mjs 1|2 ADDRESS TOKEN
+// A session over HTTP with the TypeScript SDK: node http.mjs 1|2 ADDRESS TOKEN
 const [version, address, token] = process.argv.slice(2);
 const { Client } = await import(
   version === "1" ? "@modelcontextprotocol/sdk/client/index.js" : "@modelcontextprotocol/client"
@@ -16,16 +16,16 @@ const call = (name, args, options) => {
 const { tools } = await client.listTools();
 const progress = [];
 const result = await call("search", { query: "sky" }, { onprogress: (event) => progress.push(event.message) });
-const leave = new AbortController();
-let left = "an answer";
+const controller = new AbortController();
+let abortOutcome = "an answer";
 try {
-  const onprogress = () => leave.abort("enough");
-  await call("search", { query: "PLEASE HANG" }, { signal: leave.signal, onprogress });
+  const onprogress = () => controller.abort("enough");
+  await call("search", { query: "PLEASE HANG" }, { signal: controller.signal, onprogress });
 } catch (error) {
-  left = String(error);
+  abortOutcome = String(error);
 }
 const job = await call("deep_search", { query: "sky", wait_seconds: 0 });
-const done = await call("deep_search_result", { job_id: job.structuredContent.job_id });
+const jobResult = await call("deep_search_result", { job_id: job.structuredContent.job_id });
 const { resources } = await client.listResources();
 const report = await client.readResource({ uri: `report://${job.structuredContent.job_id}` });
 await client.close();
@@ -34,8 +34,8 @@ console.log(
     tools: tools.map((tool) => tool.name),
     progress,
     result: result.structuredContent,
-    left,
-    job: done.structuredContent,
+    left: abortOutcome,
+    job: jobResult.structuredContent,
     resources: resources.map((resource) => resource.uri),
     report: report.contents[0].text,
   }),

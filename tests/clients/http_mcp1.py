@@ -1,4 +1,4 @@
-"""A visit over HTTP as mcp 1.x makes it: python http_mcp1.py ADDRESS TOKEN."""
+"""A session over HTTP with mcp 1.x: python http_mcp1.py ADDRESS TOKEN."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ async def main() -> None:
     progress: list[str | None] = []
     seen = asyncio.Event()
 
-    async def note(value: float, total: float | None, message: str | None) -> None:
+    async def record_progress(value: float, total: float | None, message: str | None) -> None:
         progress.append(message)
         seen.set()
 
@@ -25,27 +25,29 @@ async def main() -> None:
     ):
         await session.initialize()
         tools = [tool.name for tool in (await session.list_tools()).tools]
-        result = await session.call_tool("search", {"query": "sky"}, progress_callback=note)
+        result = await session.call_tool(
+            "search", {"query": "sky"}, progress_callback=record_progress
+        )
         try:
             await session.call_tool(
                 "search", {"query": "PLEASE HANG"}, read_timeout_seconds=timedelta(seconds=3)
             )
-            left = "an answer"
+            timeout_outcome = "an answer"
         except McpError as error:
-            left = str(error)
-        job = await session.call_tool("deep_search", {"query": "sky", "wait_seconds": 0})
-        told = job.structuredContent or {}
-        done = await session.call_tool("deep_search_result", {"job_id": told["job_id"]})
+            timeout_outcome = str(error)
+        response = await session.call_tool("deep_search", {"query": "sky", "wait_seconds": 0})
+        job = response.structuredContent or {}
+        job_result = await session.call_tool("deep_search_result", {"job_id": job["job_id"]})
         resources = [str(item.uri) for item in (await session.list_resources()).resources]
-        report = await session.read_resource(f"report://{told['job_id']}")
+        report = await session.read_resource(f"report://{job['job_id']}")
     print(
         json.dumps(
             {
                 "tools": tools,
                 "progress": progress,
                 "result": result.structuredContent,
-                "left": left,
-                "job": done.structuredContent,
+                "left": timeout_outcome,
+                "job": job_result.structuredContent,
                 "resources": resources,
                 "report": report.contents[0].text,
             }

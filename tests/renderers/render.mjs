@@ -1,5 +1,6 @@
-// A report a line on stdin: {id, markdown}. What each renderer makes of its links, a line on
-// stdout: {id, found: [[renderer, attribute, raw value, [resolved against each base]], ...]}.
+// Reads one report per line from stdin: {id, markdown}. Writes the links that each renderer produces,
+// one line per report, to stdout:
+// {id, found: [[renderer, attribute, raw value, [resolved against each base]], ...]}.
 import { createInterface } from "node:readline";
 import markdownIt from "markdown-it";
 import markdownIt14 from "markdown-it-14";
@@ -14,10 +15,10 @@ import { unified } from "unified";
 import { inHtml } from "./addresses.mjs";
 
 const marked = new Marked({ gfm: true });
-const linkifying = { html: true, linkify: true };
-const newest = markdownIt(linkifying).use(footnote);
-newest.linkify.set({ fuzzyLink: true }); // `www.a.com` and `a.com`, which was the default up to 14
-const usual = markdownIt14(linkifying).use(footnote);
+const markdownItOptions = { html: true, linkify: true };
+const markdownItLatest = markdownIt(markdownItOptions).use(footnote);
+markdownItLatest.linkify.set({ fuzzyLink: true }); // `www.a.com` and `a.com`: the default up to version 14
+const markdownItV14 = markdownIt14(markdownItOptions).use(footnote);
 const remark = unified().use(remarkParse).use(remarkGfm).freeze();
 const withHtml = unified()
   .use(remarkRehype, { allowDangerousHtml: true })
@@ -26,25 +27,25 @@ const withHtml = unified()
   .freeze();
 const withoutHtml = unified().use(remarkRehype).use(rehypeStringify).freeze();
 
-// Both kinds of remark read one tree: parsing is most of the work, and neither changes it.
+// Both remark renderers share one tree: parsing is the most expensive step, and neither modifies it.
 let tree;
 const renderers = {
   marked: (markdown) => marked.parse(markdown),
-  "markdown-it": (markdown) => newest.render(markdown),
-  "markdown-it 14": (markdown) => usual.render(markdown),
+  "markdown-it": (markdown) => markdownItLatest.render(markdown),
+  "markdown-it 14": (markdown) => markdownItV14.render(markdown),
   remark: (markdown) => withHtml.stringify(withHtml.runSync((tree = remark.parse(markdown)))),
   "remark without HTML": () => withoutHtml.stringify(withoutHtml.runSync(tree)),
 };
 
 for await (const line of createInterface({ input: process.stdin })) {
   const { id, markdown } = JSON.parse(line);
-  const found = [];
+  const links = [];
   for (const [renderer, render] of Object.entries(renderers)) {
     try {
-      for (const address of inHtml(render(markdown))) found.push([renderer, ...address]);
+      for (const address of inHtml(render(markdown))) links.push([renderer, ...address]);
     } catch (error) {
-      found.push([renderer, "cannot render", String(error.message), [null]]);
+      links.push([renderer, "cannot render", String(error.message), [null]]);
     }
   }
-  console.log(JSON.stringify({ id, found }));
+  console.log(JSON.stringify({ id, found: links }));
 }

@@ -1,4 +1,4 @@
-"""The stub CLI and the parts of our program that run on it, ready to be driven by tests."""
+"""The stub CLI, and helpers that run parts of the program on it."""
 
 import json
 import os
@@ -44,17 +44,17 @@ Result = dict[str, Any]
 
 
 def model_answer(text: str = "Short waves scatter more.", **fields: object) -> str:
-    """What a well-behaved model answers."""
+    """Return the answer of a well-behaved model."""
     return json.dumps({"success": True, "report": text, **fields})
 
 
 def search_with_sources(query: str, *names: str) -> Turn:
-    """A search with one source for each name."""
+    """Return a scripted search with one source per name."""
     return {"query": query, "sources": [[f"{name}.org", REDIRECT + name] for name in names]}
 
 
 class Stub:
-    """The stub CLI in a folder of its own, and the pieces of our program that run on it."""
+    """The stub CLI in its own folder, and the parts of the program that run on it."""
 
     def __init__(self, folder: Path) -> None:
         self.config_dir = folder / "config"
@@ -71,7 +71,7 @@ class Stub:
             "STUB_GEMINI_DIR": str(self._runs),
         }
         self.limits = Limits()
-        """What the program in this process waits for, where a test says otherwise than users."""
+        """Limits of the program in this process; tests may change them."""
         self.messages: list[str] = []
         self.waits: list[float] = []
 
@@ -80,41 +80,41 @@ class Stub:
         return Settings.from_env(self.environ, self.limits)
 
     def plays(self, *turns: Turn) -> None:
-        """Each run plays the next turn; the last one goes on."""
+        """Play the next turn in each run, and repeat the last one."""
         self._turns.write_text(json.dumps(turns), encoding="utf-8")
         self.environ["STUB_GEMINI_TURNS"] = str(self._turns)
 
     def plays_scenario(self, *names: str) -> None:
-        """Likewise, with the scenarios that the stub has built in."""
+        """Play the stub's built-in scenarios in the same way."""
         self.environ["STUB_GEMINI_SCENARIO"] = ",".join(names)
 
     def clear_runs(self) -> None:
-        """For a server that several tests share."""
+        """Delete the records of earlier runs, for a server that several tests share."""
         for path in self._runs.iterdir():
             path.unlink()
 
     def open_gate(self) -> None:
-        """Let go of the turns that wait for it."""
+        """Release the turns that wait at the gate."""
         (self._runs / "open").touch()
 
     @property
     def runs(self) -> list[Result]:
-        """What each run saw."""
+        """The record of each run: its arguments, prompt, files and environment."""
         return [json.loads(path.read_text()) for path in sorted(self._runs.glob("run-*.json"))]
 
     @property
     def hanging_pids(self) -> list[int]:
-        """The runs that have come to where they hang."""
+        """Pids of the runs that have reached the point where they hang."""
         return [int(path.name.removeprefix("hanging-")) for path in self._runs.glob("hanging-*")]
 
     def live_pids(self) -> list[int]:
-        """Every process of every run that is still there."""
+        """Return the pids of all runs and their children that are still alive."""
         children = [int(path.name.removeprefix("child-")) for path in self._runs.glob("child-*")]
         return [pid for pid in [run["pid"] for run in self.runs] + children if is_alive(pid)]
 
     def leftover_files(self) -> list[Path]:
-        """All that is still in the configuration folder."""
-        # os.walk: what is being deleted meanwhile does not stop it.
+        """Return all files that remain in the configuration folder."""
+        # os.walk tolerates files that are deleted while it runs.
         return [
             Path(folder) / name for folder, _, names in os.walk(self.config_dir) for name in names
         ]
@@ -126,11 +126,14 @@ class Stub:
         sleep: Sleep | None = None,
         progress: ProgressCallback | None = None,
     ) -> Result:
-        """Research on the stub; waits are written down and not waited, unless `sleep` says so."""
+        """Search on the stub; waits are recorded, not slept, unless `sleep` is given."""
         settings = self.settings
-        with self.researcher(settings, sleep) as desk:
+        with self.researcher(settings, sleep) as researcher:
             return await search(
-                desk, query, timeout=settings.timeout, progress=progress or self.messages.append
+                researcher,
+                query,
+                timeout=settings.timeout,
+                progress=progress or self.messages.append,
             )
 
     async def deep_search(
@@ -140,22 +143,22 @@ class Stub:
         *,
         progress: Callable[[DeepSearch, str], None] | None = None,
     ) -> Result:
-        """Research in rounds on the stub; `progress` may look into the search, or cancel it."""
+        """Run a deep search on the stub; `progress` may inspect or cancel it."""
         settings = self.settings
-        with self.researcher(settings) as desk:
-            deep = DeepSearch(desk, settings, query, max_iterations)
+        with self.researcher(settings) as researcher:
+            deep = DeepSearch(researcher, settings, query, max_iterations)
 
-            def tell(message: str) -> None:
+            def report_progress(message: str) -> None:
                 self.messages.append(message)
                 if progress:
                     progress(deep, message)
 
-            return await deep.run(tell)
+            return await deep.run(report_progress)
 
     @contextmanager
     def researcher(self, settings: Settings, sleep: Sleep | None = None) -> Generator[Researcher]:
-        """Where research goes out; waits are written down and not waited, unless `sleep` does."""
-        sleep = sleep or self._note_wait
+        """A researcher on the stub; waits are recorded, not slept, unless `sleep` is given."""
+        sleep = sleep or self._record_wait
         workspace = Workspace(settings.config_dir)
         try:
             providers = ProviderRegistry(settings, workspace, self.environ)
@@ -165,12 +168,12 @@ class Stub:
         finally:
             workspace.close()
 
-    async def _note_wait(self, seconds: float) -> None:
+    async def _record_wait(self, seconds: float) -> None:
         self.waits.append(seconds)
 
 
 def use_real_cli(stub: Stub, api: "FakeApi") -> Stub:
-    """The same program on the real CLI, which talks to this API."""
+    """Make the stub's environment use the real CLI, connected to this API."""
     stub.environ |= {
         "GEMINI_MCP_CLI_PATH": str(REAL_CLI),
         "GEMINI_API_KEY": "test-key",
@@ -182,7 +185,7 @@ def use_real_cli(stub: Stub, api: "FakeApi") -> Stub:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether this process runs; one that is dead but not yet reaped does not."""
+    """Return whether this process is running; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -191,38 +194,38 @@ def is_alive(pid: int) -> bool:
 
 
 class Clock:
-    """The time that our program and its event loop see: it can be put forward.
+    """The time as seen by the program and its event loop; tests can advance it.
 
-    So a test comes to a deadline of minutes at once, and only when the fault is reached.
+    This lets a test reach a deadline of minutes immediately, once the fault has occurred.
     """
 
     def __init__(self, mocker: "MockerFixture") -> None:
-        self._ahead = 0.0
-        real = time.monotonic
+        self._offset = 0.0
+        monotonic = time.monotonic
 
         def now() -> float:
-            return real() + self._ahead
+            return monotonic() + self._offset
 
         mocker.patch("time.monotonic", now)
 
     def skip(self, seconds: float) -> None:
-        self._ahead += seconds
+        self._offset += seconds
 
     async def skip_and_settle(self, seconds: float) -> None:
-        """The same, and let everything happen that was due meanwhile."""
+        """Advance the time, then run everything that has become due."""
         self.skip(seconds)
-        await anyio.sleep(0.01)  # a turn of the event loop, in which timers are looked at
+        await anyio.sleep(0.01)  # one iteration of the event loop, which checks its timers
         await anyio.wait_all_tasks_blocked()
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below this one."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
+    """Return the pids of all descendants of this process."""
+    children_file = Path(f"/proc/{pid}/task/{pid}/children")
     try:
-        below = [int(child) for child in children.read_text().split()]
+        children = [int(child) for child in children_file.read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
-    return below + [pid for child in below for pid in descendants(child)]
+    return children + [pid for child in children for pid in descendants(child)]
 
 
 def parent_pid(pid: int) -> int:
@@ -230,20 +233,20 @@ def parent_pid(pid: int) -> int:
 
 
 async def eventually(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Wait until the condition holds. The limit is no measurement: machines may be busy."""
+    """Wait until the condition holds. The limit is generous, because machines may be busy."""
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.02)
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """The same where nothing else has to go on meanwhile."""
-    until = time.monotonic() + seconds
+    """Wait until the condition holds, blocking this thread."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it did not come true"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.02)
 
 
 def command(*arguments: str) -> list[str]:
-    """The program as users start it."""
+    """Return the command line with which users start the program."""
     return [sys.executable, "-m", "gemini_cli_mcp", *arguments]

@@ -1,4 +1,4 @@
-"""A program with warm processes, as `serve` is one, and what it started."""
+"""A program that uses shared ACP processes, as `serve` does, and the processes it started."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,40 +19,42 @@ from tests.support import QUESTION, Result, Stub, eventually
 
 
 class SharedSlotsFirst(RunLimiter):
-    """So that a test need not take all other places first to have a run in a warm process."""
+    """A limiter that prefers shared slots, so that tests need not fill the dedicated ones first."""
 
     def _free_slot(self, find_slot: FindSlot[Any] | None) -> Any:
         return (find_slot() if find_slot else None) or super()._free_slot(None)
 
 
 class AcpProgram:
-    """Searches of one program."""
+    """Runs searches in one program."""
 
     def __init__(
-        self, stub: Stub, desk: Researcher, provider: GeminiCliProvider, settings: Settings
+        self, stub: Stub, researcher: Researcher, provider: GeminiCliProvider, settings: Settings
     ) -> None:
         self.stub = stub
-        self._desk = desk
+        self._researcher = researcher
         self._provider = provider
         self._settings = settings
 
     async def search(
         self, query: str = QUESTION, progress: ProgressCallback | None = None
     ) -> Result:
-        told = progress or self.stub.messages.append
-        return await search(self._desk, query, timeout=self._settings.timeout, progress=told)
+        progress = progress or self.stub.messages.append
+        return await search(
+            self._researcher, query, timeout=self._settings.timeout, progress=progress
+        )
 
     def pids(self) -> list[int]:
-        """The warm processes of this program."""
+        """Return the pids of this program's ACP processes."""
         return acp_pids(self.stub)
 
     @property
     def has_ready_process(self) -> bool:
-        """Whether the next search finds a process that is ready."""
+        """Whether an ACP process is ready for the next search."""
         return self._provider.has_ready_process
 
     async def wait_ready(self, except_pids: list[int] | None = None) -> None:
-        """Wait until a search would be warm, in another process than these."""
+        """Wait until an ACP process other than these is ready."""
         await eventually(
             lambda: self.has_ready_process and set(self.pids()) - set(except_pids or []), 60
         )
@@ -70,8 +72,8 @@ async def acp_program(stub: Stub) -> AsyncGenerator[AcpProgram]:
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(providers.run_pools)
-            desk = Researcher(providers.configured, workspace, max_cycles=settings.max_cycles)
-            yield AcpProgram(stub, desk, provider, settings)
+            researcher = Researcher(providers.configured, workspace, max_cycles=settings.max_cycles)
+            yield AcpProgram(stub, researcher, provider, settings)
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()
@@ -84,8 +86,8 @@ def acp_pids(stub: Stub) -> list[int]:
             command = (folder / "cmdline").read_bytes()
             environ = (folder / "environ").read_bytes()
         except OSError:
-            continue  # it is gone already
-        mine = f"{stub.config_dir}/servers/".encode() in environ
-        if mine and b"--acp" in command and b"guardian_main.py" not in command:
+            continue  # the process has exited
+        is_ours = f"{stub.config_dir}/servers/".encode() in environ
+        if is_ours and b"--acp" in command and b"guardian_main.py" not in command:
             pids.append(int(folder.name))
     return pids

@@ -1,11 +1,11 @@
-"""Files that look like programs."""
+"""Create fake executables."""
 
 import json
 from pathlib import Path
 
 
 def make_executable(path: Path) -> Path:
-    """A program that does nothing."""
+    """Create a program that does nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
@@ -13,7 +13,7 @@ def make_executable(path: Path) -> Path:
 
 
 def install_official_cli(folder: Path, version: str) -> Path:
-    """The `gemini` of an official CLI of this version, as npm lays it out."""
+    """Create the npm layout of an official CLI of this version; return the path of `gemini`."""
     package = folder / "lib/node_modules/@google/gemini-cli"
     make_executable(package / "bundle/gemini.js")
     (package / "package.json").write_text(json.dumps({"version": version}))

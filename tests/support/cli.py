@@ -1,4 +1,4 @@
-"""The commands for people, in this process: their output and exit code, without a start-up."""
+"""Run CLI commands in this process, without startup cost; capture output and exit code."""
 
 import io
 import logging
@@ -14,16 +14,18 @@ from tests.support import Stub
 
 
 def run_command(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a command does in the stub's environment."""
+    """Run a command in the stub's environment."""
     return run_command_in(stub.environ, *arguments, limits=stub.limits)
 
 
 def run_command_in(
     environ: Mapping[str, str], *arguments: str, limits: Limits | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The same in any environment."""
+    """Run a command in any environment."""
     out, err = io.BytesIO(), io.BytesIO()
-    stdout, stderr = (io.TextIOWrapper(each, "utf-8", write_through=True) for each in (out, err))
+    stdout, stderr = (
+        io.TextIOWrapper(buffer, "utf-8", write_through=True) for buffer in (out, err)
+    )
     with (
         mock.patch.dict(os.environ, environ, clear=True),
         redirect_stdout(stdout),
@@ -32,21 +34,21 @@ def run_command_in(
     ):
         try:
             code = main(list(arguments), limits)
-        except SystemExit as left:  # argparse
-            code = int(left.code or 0)
-    said, logged = (each.getvalue().decode() for each in (out, err))
-    return subprocess.CompletedProcess(list(arguments), code, said, logged)
+        except SystemExit as error:  # argparse
+            code = int(error.code or 0)
+    output, log = (buffer.getvalue().decode() for buffer in (out, err))
+    return subprocess.CompletedProcess(list(arguments), code, output, log)
 
 
 @contextmanager
 def _isolated_logging() -> Generator[None]:
-    """The program sets up logging for its whole process, which is that of the tests here."""
-    root, ours = logging.getLogger(), logging.getLogger("gemini_cli_mcp")
-    before = root.handlers, root.level, ours.level
+    """Restore logging afterwards: the program configures it for the whole process."""
+    root, package = logging.getLogger(), logging.getLogger("gemini_cli_mcp")
+    before = root.handlers, root.level, package.level
     root.handlers = []
     try:
         yield
     finally:
         root.handlers = before[0]
         root.setLevel(before[1])
-        ours.setLevel(before[2])
+        package.setLevel(before[2])

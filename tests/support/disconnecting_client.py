@@ -1,4 +1,4 @@
-"""A client that goes away in the middle of an answer."""
+"""A client that disconnects in the middle of a response."""
 
 import json
 import socket
@@ -18,21 +18,24 @@ def post_and_disconnect(
     expected_bytes: bytes = b"",
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Ask, and close the connection when the condition holds and these bytes have come."""
+    """POST the body; disconnect once the condition holds and the expected bytes have arrived."""
     url = httpx2.URL(address)
     content = json.dumps(body).encode()
-    sent = {
+    all_headers = {
         "host": "localhost",
         "content-type": "application/json",
         "content-length": str(len(content)),
         **(headers or {}),
     }
-    lines = [f"POST {url.path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
-    with socket.create_connection(("127.0.0.1", url.port or 0), timeout=30) as raw:
-        raw.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+    lines = [
+        f"POST {url.path} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in all_headers.items()),
+    ]
+    with socket.create_connection(("127.0.0.1", url.port or 0), timeout=30) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
         wait_until(until)
-        answer = b""
-        while expected_bytes not in answer:
-            more = raw.recv(4096)
-            assert more, "the answer ended"
-            answer += more
+        response = b""
+        while expected_bytes not in response:
+            data = connection.recv(4096)
+            assert data, "the response ended early"
+            response += data

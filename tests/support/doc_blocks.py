@@ -1,4 +1,4 @@
-"""The code blocks of README and docs."""
+"""Code blocks in README.md and docs/."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tests.support import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(<!-- needs: .* -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.M | re.S)
+BLOCK = re.compile(r"(<!-- needs: [^\n]* -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.M | re.S)
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Block:
 
 
 BLOCKS = [
-    Block(page.name, found[3], found[4], bool(found[1]))
+    Block(page.name, match[3], match[4], bool(match[1]))
     for page in PAGES
-    for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
+    for match in BLOCK.finditer(page.read_text(encoding="utf-8"))
 ]
 
 

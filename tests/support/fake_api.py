@@ -1,4 +1,4 @@
-"""A Gemini API on loopback for the real CLI: it plays a script and remembers what it was sent."""
+"""A Gemini API on loopback for the real CLI: it plays a script and records its requests."""
 
 import json
 import re
@@ -14,14 +14,14 @@ from tests.support import REDIRECT
 
 Body = dict[str, Any]
 SEARCH = ("google_web_search", {"query": "why is the sky blue"})
-"""A call of the model's."""
+"""A tool call that the model makes."""
 POLL = 0.02
-"""Seconds after which a server on loopback sees that it is to end; by default half of one."""
+"""Seconds between shutdown checks of a loopback server; the default is 0.5."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One call that the CLI made."""
+    """A request from the CLI."""
 
     kind: str
     """main, search or fetch."""
@@ -32,113 +32,113 @@ class Request:
 
     @property
     def tools(self) -> list[str]:
-        """The tools that the model was told it has."""
+        """Names of the tools that were declared to the model."""
         return [
-            declared["name"]
+            declaration["name"]
             for tool in self.body.get("tools", [])
-            for declared in tool.get("functionDeclarations", [])
+            for declaration in tool.get("functionDeclarations", [])
         ]
 
     @property
     def text(self) -> str:
-        """All that was said so far."""
+        """All text of the conversation so far."""
         parts = [part for content in self.body["contents"] for part in content["parts"]]
         return "\n".join(part.get("text", "") for part in parts)
 
 
 @dataclass
 class FakeApi:
-    """What the model does: first call these tools, one turn each, then say these texts."""
+    """A scripted model: it makes its tool calls, one per turn, then answers with its texts."""
 
     url: str
     calls: list[tuple[str, Body]] = field(default_factory=list[tuple[str, Body]])
     texts: list[str] = field(default_factory=list[str])
-    """One for each conversation; the last one goes on."""
+    """One per conversation; the last one is repeated."""
     rounds: list[list[tuple[str, Body]]] = field(default_factory=list[list[tuple[str, Body]]])
-    """The calls of each conversation, instead of the same for all."""
+    """The calls of each conversation, instead of the same `calls` for all."""
     sites: dict[str, str] = field(default_factory=dict[str, str])
-    """The one site that is found for a query; for all other queries there are two."""
+    """The only site found for a query; any other query finds two."""
     memory: str = "From memory."
-    """What a search says that finds nothing (`sites` has an empty name for its query)."""
+    """The text of a search without hits (its query has an empty name in `sites`)."""
     fetched: str = "A page about blue."
-    """What a fetch says."""
+    """The text of a fetch."""
     retrieves: bool = True
-    """Whether a fetch has really read the pages that it may."""
+    """Whether a fetch reports the allowed pages as retrieved."""
     queries: list[str] = field(default_factory=list[str])
-    """What Google says that it searched."""
+    """The search queries in the grounding metadata."""
     direct: str | None = None
-    """What a request with Google Search says to whoever makes it itself."""
+    """The text of a direct API request with Google Search."""
     support: tuple[int, ...] = (4,)
-    """Bytes of that text at which something supported ends."""
+    """Byte offsets in that text where supported segments end."""
     grounding: Body | None = None
-    """The grounding metadata, instead of ours."""
+    """Grounding metadata that replaces the default."""
     raw: str | None = None
-    """What is answered instead of all that, as it is."""
+    """A raw response body that replaces everything else."""
     failure: tuple[int, Body] | None = None
-    """Status and body of every answer, or of those to `failing` alone."""
+    """Status and body of every response, or only of responses to `failing` requests."""
     failing: str = ""
-    """main, search or fetch; all of them if empty."""
+    """main, search or fetch; if empty, all of them."""
     delay: float = 0
-    """Seconds before each answer."""
+    """Seconds before each response."""
     hangs: bool = False
     hangs_after: int = 0
-    """How many requests are answered before one hangs."""
+    """The number of requests that are answered before one hangs."""
     waiting: int = 0
-    """Requests that hang, or are or were held."""
+    """The number of requests that hang, are held or have been held."""
     held: str = ""
-    """Words: a request with them waits until it is let go."""
+    """A text: a request that contains it waits for `let_go`."""
     let_go: threading.Event = field(default_factory=threading.Event)
     drops: bool = False
     finish: str = "STOP"
     preface: str = ""
-    """What the model says before its first tool call."""
+    """The text that the model writes before its first tool call."""
     last: Body | None = None
-    """The candidate that ends each conversation, instead of a text."""
+    """The final candidate of each conversation, instead of a text."""
     requests: list[Request] = field(default_factory=list[Request])
-    _told: int = 0
+    _finished_conversations: int = 0
 
     def answer(self, request: Request) -> tuple[int, Body]:
         self.requests.append(request)
         if self.failure and self.failing in ("", request.kind):
             return self.failure
         if request.kind == "search":
-            asked = [site for query, site in self.sites.items() if query in request.text]
-            if asked == [""]:
+            sites = [site for query, site in self.sites.items() if query in request.text]
+            if sites == [""]:
                 return 200, _candidate([{"text": self.memory}])
             text = self.direct or "Blue, says NASA."
             parts: list[Body] = [{"text": text}]
             if self.direct:
                 parts.insert(0, {"text": "I think.", "thought": True})
-            found = self.grounding or _grounding(self.support, *asked)
+            grounding = self.grounding or _grounding(self.support, *sites)
             if self.queries:
-                found["webSearchQueries"] = self.queries
-            return 200, _candidate(parts, found)
+                grounding["webSearchQueries"] = self.queries
+            return 200, _candidate(parts, grounding)
         if request.kind == "fetch":
-            return 200, self._fetch(request)
+            return 200, self._fetch_response(request)
         turn = sum(
             1
             for content in request.body["contents"]
             if any("functionResponse" in part for part in content["parts"])
         )
-        calls = self.rounds[self._told] if self.rounds else self.calls
+        calls = self.rounds[self._finished_conversations] if self.rounds else self.calls
         if turn < len(calls) and request.tools:
             name, arguments = calls[turn]
             call = {"name": name, "args": arguments, "id": f"call-{turn}"}
-            said: list[Body] = [{"text": self.preface}] if self.preface and not turn else []
-            return 200, _candidate([*said, {"functionCall": call}])
+            preface: list[Body] = [{"text": self.preface}] if self.preface and not turn else []
+            return 200, _candidate([*preface, {"functionCall": call}])
         if self.last:
             return 200, {"candidates": [self.last]}
-        text = self.texts[min(self._told, len(self.texts) - 1)]
-        self._told += 1
+        text = self.texts[min(self._finished_conversations, len(self.texts) - 1)]
+        self._finished_conversations += 1
         if self.finish != "STOP":
             return 200, {"candidates": [{"finishReason": self.finish, "index": 0}]}
         return 200, _candidate([{"text": text}])
 
-    def _fetch(self, request: Request) -> Body:
-        answer = _candidate([{"text": self.fetched}])
+    def _fetch_response(self, request: Request) -> Body:
+        response = _candidate([{"text": self.fetched}])
         if self.retrieves:
-            answer["candidates"][0]["urlContextMetadata"] = _retrieved(request.text)
-        return answer
+            response["candidates"][0]["urlContextMetadata"] = _url_metadata(request.text)
+        return response
 
 
 def _candidate(parts: list[Body], grounding: Body | None = None) -> Body:
@@ -149,8 +149,8 @@ def _candidate(parts: list[Body], grounding: Body | None = None) -> Body:
     return {"candidates": [candidate], "usageMetadata": usage}
 
 
-def _retrieved(prompt: str) -> Body:
-    """All pages that the CLI allows to be read."""
+def _url_metadata(prompt: str) -> Body:
+    """Report every page that the CLI authorized as retrieved."""
     allowed = prompt.partition("<authorized_urls>\n")[2].partition("\n</authorized_urls>")[0]
     status = "URL_RETRIEVAL_STATUS_SUCCESS"
     pages = [{"retrievedUrl": url, "urlRetrievalStatus": status} for url in allowed.split("\n")]
@@ -169,17 +169,17 @@ def _grounding(ends: tuple[int, ...], *sites: str) -> Body:
         }
         for end in ends
     ]
-    shown = {"renderedContent": "<b>suggested</b>"}
+    entry_point = {"renderedContent": "<b>suggested</b>"}
     return {
         "groundingChunks": chunks,
         "groundingSupports": supports,
-        "searchEntryPoint": shown,
+        "searchEntryPoint": entry_point,
     }
 
 
 @contextmanager
 def fake_api() -> Generator[FakeApi]:
-    """Serve until the context ends."""
+    """Serve the API until the context exits."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -199,7 +199,7 @@ def fake_api() -> Generator[FakeApi]:
             hangs = api.hangs and len(api.requests) >= api.hangs_after
             if hangs:
                 api.waiting += 1
-                over.wait()
+                stopping.wait()
             if hangs or api.drops:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -208,31 +208,31 @@ def fake_api() -> Generator[FakeApi]:
             if api.held and api.held.encode() in raw:
                 api.waiting += 1
                 api.let_go.wait()
-            over.wait(api.delay)
-            status, answer = api.answer(Request(kind, path[1], body, len(raw), key))
-            data = (api.raw or json.dumps(answer)).encode()
-            streamed = path[2].startswith("stream") and status == 200
-            if streamed:
+            stopping.wait(api.delay)
+            status, response = api.answer(Request(kind, path[1], body, len(raw), key))
+            data = (api.raw or json.dumps(response)).encode()
+            is_stream = path[2].startswith("stream") and status == 200
+            if is_stream:
                 data = b"data: " + data + b"\r\n\r\n"
             self.send_response(status)
             self.send_header(
-                "Content-Type", "text/event-stream" if streamed else "application/json"
+                "Content-Type", "text/event-stream" if is_stream else "application/json"
             )
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
         def handle_one_request(self) -> None:
-            with suppress(OSError):  # the CLI was ended while it waited
+            with suppress(OSError):  # the CLI was stopped while it waited
                 super().handle_one_request()
 
         def log_request(self, code: object = "-", size: object = "-") -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
-        request_queue_size = 256  # beyond it a connection waits a second
+        request_queue_size = 256  # with a full backlog, a connection waits a second
 
-    over = threading.Event()
+    stopping = threading.Event()
     server = Server(("127.0.0.1", 0), Handler)
     api = FakeApi(f"http://127.0.0.1:{server.server_port}")
     thread = threading.Thread(target=server.serve_forever, args=(POLL,))
@@ -240,7 +240,7 @@ def fake_api() -> Generator[FakeApi]:
     try:
         yield api
     finally:
-        over.set()
+        stopping.set()
         api.let_go.set()
         server.shutdown()
         server.server_close()

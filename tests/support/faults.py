@@ -1,4 +1,4 @@
-"""Twelve ways to be a bad child, and how to see that nothing of one is left."""
+"""Twelve ways in which a child process misbehaves, and checks that nothing of it remains."""
 
 import os
 from collections.abc import Callable
@@ -33,12 +33,12 @@ FAULTS: dict[str, Turn] = {
 
 
 def is_reached(stub: Stub, fault: Turn) -> Callable[[], bool]:
-    """Whether the stub has come to its fault, with all the children that it is to have."""
+    """Return a condition: the stub has reached its fault and started all its children."""
     return lambda: bool(stub.hanging_pids) and len(stub.live_pids()) == 1 + fault.get("children", 0)
 
 
 async def wait_until_nothing_left(stub: Stub) -> None:
-    """Wait until nothing is left; what is, is told."""
+    """Wait until no process or file remains; otherwise fail and show what does."""
     with suppress(TimeoutError):
         await eventually(lambda: not leftovers(stub))
     assert not leftovers(stub)
@@ -49,15 +49,15 @@ def leftovers(stub: Stub) -> list[object]:
         *stub.live_pids(),
         *stub.leftover_files(),
         *guardian_pids(),
-        *["a pipe"] * child.running_count(),
+        *["a running command"] * child.running_count(),
     ]
 
 
 def guardian_pids() -> list[int]:
-    """Those that this process has started."""
-    found: list[int] = []
+    """Return the pids of the guardians that this process has started."""
+    pids: list[int] = []
     for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-        with suppress(OSError):  # it is gone already
+        with suppress(OSError):  # the process has exited
             if b"guardian_main.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(int(pid))
-    return found
+                pids.append(int(pid))
+    return pids

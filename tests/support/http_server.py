@@ -1,4 +1,4 @@
-"""MCP servers over HTTP as deployments start them, and ways to call them."""
+"""Start MCP servers over HTTP as deployments do, and call them."""
 
 import json
 import re
@@ -20,13 +20,13 @@ TOKENS = ["first-token", "second-token"]
 
 @dataclass
 class RunningServer:
-    """A server that listens."""
+    """A listening server."""
 
     address: str
     process: "subprocess.Popen[bytes]"
     stub: Stub
     said: str = ""
-    """Its log, once it has ended."""
+    """Its log, available after it has stopped."""
 
     @property
     def root(self) -> str:
@@ -38,12 +38,12 @@ class RunningServer:
 
     def post(self, body: object, token: str = TOKENS[0], **headers: str) -> httpx2.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        sent = {**request_headers(token), "content-type": "application/json", **headers}
-        return httpx2.post(self.address, content=content, headers=sent, timeout=30)
+        all_headers = {**request_headers(token), "content-type": "application/json", **headers}
+        return httpx2.post(self.address, content=content, headers=all_headers, timeout=30)
 
 
 def request_headers(token: str = TOKENS[0]) -> dict[str, str]:
-    """The headers that every MCP request needs."""
+    """Return the headers that every MCP request needs."""
     return {
         "authorization": f"Bearer {token}",
         "accept": "application/json, text/event-stream",
@@ -54,13 +54,13 @@ def request_headers(token: str = TOKENS[0]) -> dict[str, str]:
 def running_server(
     stub: Stub, *options: str, tokens: bool = True, **limits: float
 ) -> Generator[RunningServer]:
-    """A server, seen to its end: nothing of it is left then, and no secret is in its log."""
+    """Run a server; on exit, check that nothing of it remains and its log has no secrets."""
     stub.environ["GEMINI_MCP_WARM"] = "0"
     if tokens:
         stub.environ["GEMINI_MCP_HTTP_TOKENS"] = ",".join(TOKENS)
     log = stub.home / "server.log"
     launcher = [sys.executable, "-m", "tests.support.launcher", json.dumps(limits)]
-    with log.open("w") as stderr:  # a pipe that nobody reads would stop the server
+    with log.open("w") as stderr:  # a full pipe without a reader would block the server
         process = subprocess.Popen(
             [*launcher, "serve", "--http", "--port", "0", *options],
             cwd=ROOT,
@@ -69,20 +69,20 @@ def running_server(
         )
     try:
         wait_until(lambda: "/mcp\n" in log.read_text() or process.poll() is not None)
-        found_at = re.search(r"MCP over HTTP at (\S+)", log.read_text())
-        assert found_at, log.read_text()
-        address = found_at[1].replace("0.0.0.0", "127.0.0.1")
-        running = RunningServer(address, process, stub)
-        yield running
+        match = re.search(r"MCP over HTTP at (\S+)", log.read_text())
+        assert match, log.read_text()
+        address = match[1].replace("0.0.0.0", "127.0.0.1")
+        server = RunningServer(address, process, stub)
+        yield server
     finally:
         if process.poll() is None:
             process.terminate()
         process.wait(30)
-    said = log.read_text()
-    running.said = said
-    assert process.returncode == 0, said
-    assert "Traceback" not in said, said
-    assert not any(token in said for token in TOKENS)
+    log_text = log.read_text()
+    server.said = log_text
+    assert process.returncode == 0, log_text
+    assert "Traceback" not in log_text, log_text
+    assert not any(token in log_text for token in TOKENS)
     assert stub.live_pids() == [] and stub.leftover_files() == []
 
 

@@ -1,4 +1,4 @@
-"""Our program with other limits, as a process of its own.
+"""Run the program in a separate process with different limits.
 
 python -m tests.support.launcher '{"keep_alive_interval": 1.0}' gateway --port 0
 """

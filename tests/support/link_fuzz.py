@@ -1,6 +1,6 @@
-"""Hostile reports through the gate and then through the renderers: which links are left?
+"""Pass hostile reports through the citation gate and the renderers, and look for leaked links.
 
-scripts/fuzz-links runs it in full, with the number of reports and a seed; the tests run a few.
+scripts/fuzz-links runs it in full, with a number of reports and a seed; the tests run a few.
 """
 
 import sys
@@ -14,84 +14,84 @@ from gemini_cli_mcp.research.citation_gate import check_citations
 from tests.support.markdown_fuzz import ALLOWED, LEDGER, matrix, reports
 from tests.support.markdown_renderers import MarkdownRenderers
 
-COUNT = 20_000
-SEED = 1
-BATCH = 500
-SHOWN = 5
-"""So many leaks of different kinds are minimised and shown."""
-TRIES = 400
-"""Renderings that minimising one report may take."""
+DEFAULT_COUNT = 20_000
+DEFAULT_SEED = 1
+BATCH_SIZE = 500
+MAX_SHOWN = 5
+"""Maximum number of leaks of different kinds to minimize and print."""
+MAX_ATTEMPTS = 400
+"""Maximum number of attempts to minimize one report."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A report that the gate did not make safe."""
+    """A report that the gate did not make safe, or could not process."""
 
     report: str
     gated: str
     problem: str
     kind: tuple[str, ...]
-    """Where the link is and leads, or the name of the gate's own error."""
+    """The renderer, attribute and host of the link, or the type of the gate's exception."""
 
     def __str__(self) -> str:
         return f"{self.problem}\n  report: {self.report!r}\n  gated:  {self.gated!r}"
 
 
 def find_failure(report: str, renderers: MarkdownRenderers) -> Failure | None:
-    """The first link that the gate leaves in a report and should not; or that the gate fails."""
+    """Return the first link that the gate fails to remove, or the exception that it raises."""
     try:
         gated = check_citations(report, LEDGER).text
-    except Exception as error:  # noqa: BLE001 - whatever it is, the report is what is to be shown
-        return Failure(report, "", f"the gate fails: {error!r}", (type(error).__name__,))
+    except Exception as error:  # noqa: BLE001 - any exception is a failure to report
+        return Failure(report, "", f"the gate raised {error!r}", (type(error).__name__,))
     for leak in renderers.leaks([gated], ALLOWED):
-        where = f"{leak.renderer}: {leak.attribute}={leak.value!r} (host {leak.host!r})"
-        return Failure(report, gated, where, (leak.renderer, leak.attribute, leak.host))
+        problem = f"{leak.renderer}: {leak.attribute}={leak.value!r} (host {leak.host!r})"
+        return Failure(report, gated, problem, (leak.renderer, leak.attribute, leak.host))
     return None
 
 
 def find_failures(texts: Iterable[str], renderers: MarkdownRenderers) -> Iterator[Failure]:
-    """Each report of these that the gate does not make safe, as it is found."""
+    """Yield a failure for each report that the gate does not make safe."""
     return (failure for text in texts if (failure := find_failure(text, renderers)))
 
 
 def minimize(failure: Failure, renderers: MarkdownRenderers) -> Failure:
-    """A shorter report that fails in the same way: greedy, parts are left out while it does."""
-    tries = TRIES
+    """Return a shorter report with a failure of the same kind, by greedily removing parts."""
+    attempts = MAX_ATTEMPTS
     size = len(failure.report) // 2
     while size:
-        at = 0
-        while at < len(failure.report) and tries:
-            tries -= 1
-            shorter = failure.report[:at] + failure.report[at + size :]
+        offset = 0
+        while offset < len(failure.report) and attempts:
+            attempts -= 1
+            shorter = failure.report[:offset] + failure.report[offset + size :]
             smaller = find_failure(shorter, renderers)
             if smaller and smaller.kind == failure.kind:
                 failure = smaller
             else:
-                at += size
+                offset += size
         size //= 2
     return failure
 
 
 def main(count: int, seed: int) -> int:
-    """Run the matrix and so many random reports; the number of those that leak."""
+    """Run the matrix and `count` random reports; return the number of reports that leak."""
     started = time.monotonic()
-    leaks = done = 0
+    leaks = checked = 0
     shown: set[tuple[str, ...]] = set()
     texts = chain(matrix(), reports(seed, count))
     with closing(MarkdownRenderers()) as renderers:
-        while batch := list(islice(texts, BATCH)):
+        while batch := list(islice(texts, BATCH_SIZE)):
             for failure in find_failures(batch, renderers):
                 leaks += 1
-                if len(shown) < SHOWN and failure.kind not in shown:
+                if len(shown) < MAX_SHOWN and failure.kind not in shown:
                     shown.add(failure.kind)
                     print(minimize(failure, renderers), flush=True)
-            done += len(batch)
-            rate = done / (time.monotonic() - started)
-            print(f"{done} reports, {leaks} leak, {rate:.0f}/s", file=sys.stderr)
-    print(f"{done} reports (seed {seed}): {leaks} leak")
+            checked += len(batch)
+            rate = checked / (time.monotonic() - started)
+            print(f"{checked} reports, {leaks} leak, {rate:.0f}/s", file=sys.stderr)
+    print(f"{checked} reports (seed {seed}): {leaks} leak")
     return leaks
 
 
 if __name__ == "__main__":
     arguments = [int(argument) for argument in sys.argv[1:]]
-    sys.exit(main(*(arguments + [COUNT, SEED][len(arguments) :])) > 0)
+    sys.exit(main(*(arguments + [DEFAULT_COUNT, DEFAULT_SEED][len(arguments) :])) > 0)

@@ -1,6 +1,6 @@
-"""Pieces of Markdown that readers disagree about, for markdown_fuzz to put together.
+"""Markdown fragments that parsers interpret differently, for markdown_fuzz to combine.
 
-In FORMS and BLOCKS, `{u}` is where an address goes, and `{s}` a seen one.
+In FORMS and BLOCKS, `{u}` stands for an address and `{s}` for a seen address.
 """
 
 SEEN = "https://seen.example/b"
@@ -16,7 +16,7 @@ SEEN_ADDRESSES = (
     "www.seen.example/b",
     "http://www.nasa.gov",
 )
-"""Addresses that a gate may leave."""
+"""Addresses that the gate may keep."""
 
 ADDRESSES = (
     # plain
@@ -27,7 +27,7 @@ ADDRESSES = (
     "https://evil.com/?a=[b]", "https:///evil.com", "https:evil.com", "https:/evil.com",
     "https:\\\\evil.com\\x", "/\\evil.com", "\\\\evil.com\\a", "\\/\\/evil.com", "///evil.com",
     "notes.md", "/path", "?q=1", "../up", ".//evil.com",
-    # a host that ends earlier for some
+    # hosts that end earlier in some parsers
     "https://seen.example'@evil.com/x", "https://seen.example。evil.com/x",
     "https://seen.example.evil.com/", "https://seen.example．evil.com",
     "https://seen.example｡evil.com/x", "https://seen.example@evil.com/",
@@ -52,7 +52,7 @@ ADDRESSES = (
     "https://evil.com／.seen.example/", "https://evil.com：80/seen.example",
     "https://evil.com＃.seen.example", REDIRECT + "evil", REDIRECT.replace("AAA", "BBB"),
     f"{REDIRECT}?x=https://evil.com", f"{REDIRECT}…",
-    # a prefix that some do not know
+    # prefixes that some parsers do not recognize
     "www.\u200bevil.com", "https://\u00adevil.com", "https\u200b://evil.com",
     "ht\u00adtps://evil.com/a", "-www.evil.com/y", "_www.evil.com_", "(www.evil.com)",
     "~www.evil.com", "*www.evil.com*", "@www.evil.com", "/www.evil.com", ".www.evil.com",
@@ -73,7 +73,7 @@ ADDRESSES = (
     "https://%65vil.com", "https://evil%2ecom", "https:%2f%2fevil.com", "%2f%2fevil.com",
     "java&Tab;script:alert(1)", "javascript&colon;alert(1)", "&#x6A;avascript:alert(1)",
     "&lt;https://evil.com&gt;",
-    # other names for hosts
+    # other notations for hosts
     "https://еvil.com", "https://xn--vil-5cd.com", "https://evil。com", "https://ｅｖｉｌ．ｃｏｍ/",
     "https://ⓔvil.com", "https://1.2.3.4/", "https://[::1]/x", "http://[2001:db8::1]:80/a", "[::1]",
     "https://16909060/", "http://0x7f.1", "//1.2.3.4", "//[::1]/x", "http://localhost/a",
@@ -87,7 +87,7 @@ ADDRESSES = (
     "a@www.evil.com", "mailto:a@b.com?body=https://evil.com", "tel:+1", "irc://evil.com/x",
     "ws://evil.com", "wss://evil.com", "about:blank", "callto:x", "ldap://evil.com",
 )  # fmt: skip
-"""Addresses that no link may lead to (but mail), and text that is none and may look like one."""
+"""Addresses that no link may point to (except mail), and text that merely looks like one."""
 
 FORMS = (
     "{u}", "<{u}>", "[x]({u})", "[x](<{u}>)", "![x]({u})", "![x](<{u}>)", "[x]( {u} )",
@@ -136,7 +136,7 @@ FORMS = (
     "https:**//**{u}", "https://`{u}`", "https://<b>{u}</b>", "https://\n{u}", "https:\n//{u}",
     "www.\n{u}", "https://\\\n{u}", "https://<!-- -->{u}", "https://[x]{u}",
 )  # fmt: skip
-"""Links in one line or a few, and what might be one."""
+"""Inline links, and text that might be parsed as a link."""
 
 BLOCKS = (
     "[r]: {u}\n\n[x][r]", "[r]: {u}\n\n[r]", "[r]: {u}\n\n[r][]", "[r]: {u}\n\n![r]",
@@ -183,7 +183,7 @@ BLOCKS = (
     "[[r]]\n\n[r]: {u}", "[a][b][r]\n\n[r]: {u}", "[a]\n[r]\n\n[r]: {u}", "[r] []\n\n[r]: {u}",
     "![[r]]\n\n[r]: {u}",
 )  # fmt: skip
-"""Whole blocks, and definitions with what refers to them."""
+"""Whole blocks, and definitions with their references."""
 
 SEPARATORS = (
     "", " ", "\n", "\n\n", "\n\n\n", "  \n", "\\\n", "\t", "\r", "\r\n", "\r\n\r\n", "\u2028",
@@ -196,7 +196,7 @@ SEPARATORS = (
     "^", "{", "}", "%", "%20", "#", "=", "?", "+", "\n\n[^1]: ", "\n[r]: ", "\n: ", "\n<div>\n",
     "\n</div>\n\n", "\n<!--\n", "\n\n-->\n", "<a href=\"", "x", "1", "\n \n", "\n>\n",
 )  # fmt: skip
-"""What stands between two pieces."""
+"""Separators between two pieces."""
 
 WORDS = (
     "word", "Text with words.", "**bold**", "`code`", "x", "# Title", "- item", "> quote",
@@ -206,7 +206,7 @@ WORDS = (
     "<a href='", "'>", "https://", "www.", "//", "evil.com", "evil", "@", ".com", ":", "&#", ";",
     "w" * 300, "中文字", "שלום", "\u202eabc\u202c",
 )  # fmt: skip
-"""Pieces without a link of their own."""
+"""Words, bits of markup and incomplete links."""
 
 CHARACTERS = "`*_~[]()<>!\\|#&:;./@'\"$^-+= \n\t\r\u00a0\u200b\u00ad\u2028\u3000。，中é0a"
-"""What is put in or doubled at random places."""
+"""Characters to insert at random offsets."""

@@ -1,6 +1,6 @@
-"""Hostile reports: pieces put together at random, or each with each.
+"""Generate hostile reports from fragments, at random or as a product of all combinations.
 
-The same seed makes the same reports on every Python and machine.
+The same seed yields the same reports on every Python version and machine.
 """
 
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ from tests.support.markdown_fragments import (
 )
 from tests.support.markdown_renderers import AllowedLinks
 
-_FOUND = (Source(SEEN, "Seen"), Source(REDIRECT, "nasa.gov"))
+_SOURCES = (Source(SEEN, "Seen"), Source(REDIRECT, "nasa.gov"))
 LEDGER = Ledger.from_replies(
-    Reply("", None, "ledger", searches=(RecordedSearch("one", sources=_FOUND),))
+    Reply("", None, "ledger", searches=(RecordedSearch("one", sources=_SOURCES),))
 )
-"""What the reports are held to."""
+"""The sources that reports may cite."""
 ALLOWED = AllowedLinks(("seen.example", "nasa.gov"), (REDIRECT,))
-"""The same, said once more and without the product's own code."""
+"""The same rules, stated independently of the product code."""
 
 _MATRIX_FORMS = (
     "https://evil.com/a", "www.evil.com/a", "//evil.com/a", "evil.com", "<https://evil.com/a>",
@@ -37,72 +37,72 @@ _MATRIX_FORMS = (
     "[^1]: https://evil.com/a", '<a href="//evil.com">x</a>', "xmpp:a@evil.com",
     "https://seen.example'@evil.com/x", "`[x](https://evil.com/a)`", "[r]: //evil.com",
 )  # fmt: skip
-"""One of each kind: with every separator before and behind."""
+"""One form of each kind, to combine with every separator before and after it."""
 
 
 def reports(seed: int, count: int) -> Iterator[str]:
-    """So many reports of a few pieces each."""
-    random = Random(seed)
+    """Yield `count` random reports of a few pieces each."""
+    rng = Random(seed)
     for _ in range(count):
-        yield _report(random)
+        yield _random_report(rng)
 
 
 def matrix() -> Iterator[str]:
-    """Every separator with every kind of link, and every form and address at least once."""
+    """Yield every separator with every kind of link, and every form and address at least once."""
     for separator, form in product(SEPARATORS, _MATRIX_FORMS):
         yield f"{SEEN}{separator}{form}{separator}x"
     for template in (*FORMS, *BLOCKS):
-        yield _filled(template, "https://evil.com/a", SEEN)
-        yield _filled(template, "//evil.com", SEEN)
+        yield _fill(template, "https://evil.com/a", SEEN)
+        yield _fill(template, "//evil.com", SEEN)
     for address in ADDRESSES:
         yield f"[x]({address}) <{address}> {address}"
 
 
-def _report(random: Random) -> str:
+def _random_report(rng: Random) -> str:
     parts: list[str] = []
-    for _ in range(random.choice((1, 2, 2, 3, 3, 4, 6))):
-        parts += (_piece(random), _separator(random))
+    for _ in range(rng.choice((1, 2, 2, 3, 3, 4, 6))):
+        parts += (_random_piece(rng), _random_separator(rng))
     text = "".join(parts[:-1])
-    for _ in range(random.choice((0, 0, 0, 1, 2, 4))):
-        text = _changed(random, text)
+    for _ in range(rng.choice((0, 0, 0, 1, 2, 4))):
+        text = _mutate(rng, text)
     return text
 
 
-def _piece(random: Random) -> str:
-    kind = random.random()
+def _random_piece(rng: Random) -> str:
+    kind = rng.random()
     if kind < 0.15:
-        return random.choice(WORDS)
+        return rng.choice(WORDS)
     if kind < 0.25:
-        return random.choice(SEEN_ADDRESSES)
-    address = random.choice(ADDRESSES if random.random() < 0.6 else ADDRESSES[:6])
+        return rng.choice(SEEN_ADDRESSES)
+    address = rng.choice(ADDRESSES if rng.random() < 0.6 else ADDRESSES[:6])
     if kind < 0.4:
         return address
     if kind < 0.5:
-        address = _filled(random.choice(FORMS), address, SEEN)
-    template = random.choice(FORMS if random.random() < 0.6 else BLOCKS)
-    return _filled(template, address, random.choice(SEEN_ADDRESSES))
+        address = _fill(rng.choice(FORMS), address, SEEN)
+    template = rng.choice(FORMS if rng.random() < 0.6 else BLOCKS)
+    return _fill(template, address, rng.choice(SEEN_ADDRESSES))
 
 
-def _separator(random: Random) -> str:
-    return random.choice(SEPARATORS if random.random() < 0.5 else SEPARATORS[:5])
+def _random_separator(rng: Random) -> str:
+    return rng.choice(SEPARATORS if rng.random() < 0.5 else SEPARATORS[:5])
 
 
-def _changed(random: Random, text: str) -> str:
-    """The text with a character more or less, or lines that stand elsewhere."""
-    at = random.randrange(len(text) + 1)
-    match random.randrange(5):
+def _mutate(rng: Random, text: str) -> str:
+    """Insert or delete a character, shuffle the lines, or indent them."""
+    offset = rng.randrange(len(text) + 1)
+    match rng.randrange(5):
         case 0:
-            return text[:at] + text[at + 1 :]
+            return text[:offset] + text[offset + 1 :]
         case 1:
             lines = text.split("\n")
-            random.shuffle(lines)
+            rng.shuffle(lines)
             return "\n".join(lines)
         case 2:
-            indent = random.choice(("> ", "    ", "- ", "  ", "\t", "1. ", "| "))
-            return indent + text.replace("\n", f"\n{random.choice((indent, '  ', ''))}")
+            indent = rng.choice(("> ", "    ", "- ", "  ", "\t", "1. ", "| "))
+            return indent + text.replace("\n", f"\n{rng.choice((indent, '  ', ''))}")
         case _:
-            return text[:at] + random.choice(CHARACTERS) + text[at:]
+            return text[:offset] + rng.choice(CHARACTERS) + text[offset:]
 
 
-def _filled(template: str, address: str, seen: str) -> str:
+def _fill(template: str, address: str, seen: str) -> str:
     return template.format(u=address, s=seen)

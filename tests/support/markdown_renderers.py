@@ -1,4 +1,4 @@
-"""What common Markdown renderers make of a report, as far as its links go."""
+"""Find the links that common Markdown renderers produce from a report."""
 
 import json
 import subprocess
@@ -17,85 +17,85 @@ RENDERERS = ("marked", "markdown-it", "markdown-it 14", "remark", "remark withou
 
 needs_renderers = pytest.mark.skipif(
     not (PROGRAM.parent / "node_modules/marked").exists(),
-    reason="scripts/test installs the Markdown renderers where Node is",
+    reason="scripts/test installs the Markdown renderers if Node is available",
 )
 
 
 @dataclass(frozen=True)
 class AllowedLinks:
-    """Where links may lead."""
+    """The targets that links may point to."""
 
     hosts: Collection[str]
-    """These and everything below them."""
+    """Allowed hosts, including their subdomains."""
     addresses: Collection[str] = ()
-    """On the hosts of these, nothing else; by http or https, and any place in the page."""
+    """The only pages allowed on their hosts, over http or https and with any fragment."""
 
     def allows(self, address: str) -> bool:
-        """Whether an absolute address, as a browser writes it, leads to what was seen."""
+        """Return whether an absolute address, as normalized by a browser, is allowed."""
         parts = urlsplit(address)
         if parts.scheme == "mailto":
             return True
         if parts.scheme not in ("http", "https"):
             return False
-        host = _site(parts)
-        if host in {_site(urlsplit(each)) for each in self.addresses}:
-            return _page(parts) in {_page(urlsplit(each)) for each in self.addresses}
-        return any(host == each or host.endswith(f".{each}") for each in self.hosts)
+        host = _host(parts)
+        if host in {_host(urlsplit(page)) for page in self.addresses}:
+            return _page(parts) in {_page(urlsplit(page)) for page in self.addresses}
+        return any(host == site or host.endswith(f".{site}") for site in self.hosts)
 
 
 @dataclass(frozen=True)
 class Leak:
-    """An address in the HTML of a report that does not lead to what was seen."""
+    """An address in the rendered HTML of a report that is not allowed."""
 
     index: int
-    """Of the report."""
+    """Index of the report."""
     renderer: str
     attribute: str
     value: str
     host: str
-    """Empty where the address has none, or a browser cannot read it."""
+    """Empty if the address has no host, or a browser cannot parse it."""
 
 
 class MarkdownRenderers:
-    """All renderers, in one process."""
+    """Runs all renderers in one Node process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [node(), str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def leaks(self, reports: Sequence[str], seen: AllowedLinks) -> list[Leak]:
-        """Every address that any renderer makes of these reports and `seen` does not allow.
+    def leaks(self, reports: Sequence[str], allowed: AllowedLinks) -> list[Leak]:
+        """Return every address that a renderer produces and `allowed` does not permit.
 
-        Places in the report (`#part`) and mail addresses are allowed. Relative addresses are not,
-        nor are scripts, other schemes, and what no browser can read.
+        Fragments (`#part`) and mail addresses are allowed. Relative addresses, scripts, other
+        schemes and addresses that no browser can parse are not.
         """
-        found: list[Leak] = []
+        leaks: list[Leak] = []
         for index, report in enumerate(reports):
             for renderer, attribute, value, resolved in self._render(index, report):
                 for address in dict.fromkeys(resolved):
-                    if address is None or not seen.allows(address):
-                        host = _site(urlsplit(address)) if address else ""
-                        found.append(Leak(index, renderer, attribute, value, host))
+                    if address is None or not allowed.allows(address):
+                        host = _host(urlsplit(address)) if address else ""
+                        leaks.append(Leak(index, renderer, attribute, value, host))
                         break
-        return found
+        return leaks
 
     def _render(self, index: int, report: str) -> list[tuple[str, str, str, list[str | None]]]:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps({"id": index, "markdown": report}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        assert line, f"the renderers ended at {report!r}"
-        told: dict[str, Any] = json.loads(line)
-        assert told["id"] == index
-        return told["found"]
+        assert line, f"the renderers exited on {report!r}"
+        result: dict[str, Any] = json.loads(line)
+        assert result["id"] == index
+        return result["found"]
 
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()
 
 
-def _site(parts: SplitResult) -> str:
+def _host(parts: SplitResult) -> str:
     return (parts.hostname or "").rstrip(".")
 
 

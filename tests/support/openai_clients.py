@@ -1,4 +1,4 @@
-"""Clients of the OpenAI API, all asked in one way: both SDKs, and a strict reader of the wire."""
+"""Clients of the OpenAI API with one interface: both SDKs, and plain HTTP with strict checks."""
 
 import json
 import os
@@ -28,17 +28,17 @@ NODE_CLIENT = ROOT / "tests/clients/openai_client.mjs"
 NODE_SDK = ROOT / "tests/clients/node_modules/openai"
 CLIENTS = ("openai-python", "openai-node", "the wire")
 MODES = ("whole", "raw", "helper")
-"""At once, as a stream, and as a stream by the SDK's own helper."""
+"""One JSON response, a raw stream, and a stream read with the SDK's helper."""
 EVERY_CLIENT = list(product(CLIENTS, MODES))
 SOME_CLIENTS = [("openai-python", "helper"), ("openai-node", "raw"), ("the wire", "whole")]
 QUICK_LIMITS = {"stream_start_wait": 0.3, "keep_alive_interval": 0.5}
-"""Limits of a gateway that is soon at the end of its patience."""
+"""Limits of a gateway with short timeouts."""
 ONE_CLIENT = [("the wire", "whole")]
 
 
 @dataclass
 class Outcome:
-    """What a client got."""
+    """The result of a request, as a client sees it."""
 
     text: str = ""
     calls: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
@@ -47,37 +47,37 @@ class Outcome:
     annotations: list[Any] = field(default_factory=list[Any])
     usage: Any = None
     error: str | None = None
-    """The kind of failure that the SDK reports."""
+    """The kind of error that the client reports."""
     status: int | None = None
     message: str = ""
     output: list[Any] = field(default_factory=list[Any])
-    """The items of a response."""
+    """The output items of a response."""
 
     @property
     def searches(self) -> list[tuple[str, str]]:
-        """What was searched, and how that ended."""
+        """The query and status of each web search."""
         items = [item for item in self.output if item["type"] == "web_search_call"]
         return [(item["action"]["query"], item["status"]) for item in items]
 
 
 Ask = Callable[[str, str, Any], Outcome]
-"""Asks a gateway, in one of the ways, a request."""
+"""Sends a request to a gateway; the arguments are base URL, mode and request."""
 
 
 def validate_strictly(kind: type[BaseModel], value: Any, *, allowed: tuple[str, ...] = ()) -> None:
-    """Fail on anything that the SDK's type does not have, or has and is missing."""
-    _no_extras(kind.model_validate(value, strict=True), allowed)
+    """Fail on fields that the SDK's type does not have, and on missing or mistyped ones."""
+    _reject_unknown_fields(kind.model_validate(value, strict=True), allowed)
 
 
-def _no_extras(value: object, allowed: tuple[str, ...]) -> None:
+def _reject_unknown_fields(value: object, allowed: tuple[str, ...]) -> None:
     if isinstance(value, BaseModel):
         unknown = set(value.model_extra or {}) - set(allowed)
-        assert not unknown, f"{type(value).__name__} has no {unknown}"
+        assert not unknown, f"{type(value).__name__} has unknown fields: {unknown}"
         for name in type(value).model_fields:
-            _no_extras(getattr(value, name), allowed)
+            _reject_unknown_fields(getattr(value, name), allowed)
     elif isinstance(value, list):
         for item in value:  # pyright: ignore[reportUnknownVariableType]
-            _no_extras(item, allowed)  # pyright: ignore[reportUnknownArgumentType]
+            _reject_unknown_fields(item, allowed)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def outcome_of_message(message: Any, reason: str | None, usage: Any) -> Outcome:
@@ -98,7 +98,7 @@ def outcome_of_completion(completion: Any) -> Outcome:
 
 
 def outcome_of_chunks(chunks: list[Any]) -> Outcome:
-    """As a careful client puts chunks together."""
+    """Combine chunks as a careful client would."""
     message: Any = {"content": "", "tool_calls": [], "annotations": []}
     reasons: list[str] = []
     usages: list[Any] = []
@@ -107,7 +107,7 @@ def outcome_of_chunks(chunks: list[Any]) -> Outcome:
         usages += [chunk["usage"]] if chunk.get("usage") else []
         for choice in chunk["choices"]:
             delta: dict[str, list[Any]] = choice["delta"]
-            assert not reasons, "nothing comes after the end"
+            assert not reasons, "a choice after the finish reason"
             message["content"] += delta.get("content") or ""
             message["annotations"] += delta.get("annotations") or []
             for item in delta.get("tool_calls") or []:
@@ -123,12 +123,12 @@ def outcome_of_chunks(chunks: list[Any]) -> Outcome:
     return outcome_of_message(message, reasons[0], usages[0] if usages else None)
 
 
-def ask_python(base: str, way: str, request: Any) -> Outcome:
+def ask_python(base: str, mode: str, request: Any) -> Outcome:
     """openai-python."""
     with openai.OpenAI(base_url=base, api_key="client-key", max_retries=0) as client:
         chat: Any = client.chat.completions
         try:
-            match way:
+            match mode:
                 case "whole":
                     return outcome_of_completion(chat.create(**request).to_dict())
                 case "raw":
@@ -147,63 +147,63 @@ def ask_python(base: str, way: str, request: Any) -> Outcome:
             )
 
 
-def ask_over_http(base: str, way: str, request: Any) -> Outcome:
-    """Plain HTTP, with every response and chunk held against the types of the SDK."""
-    body = {**request, "stream": way != "whole"}
+def ask_over_http(base: str, mode: str, request: Any) -> Outcome:
+    """Plain HTTP, with every response and chunk validated against the SDK's types."""
+    body = {**request, "stream": mode != "whole"}
     try:
-        answer = httpx2.post(f"{base}/chat/completions", json=body, timeout=60)
+        response = httpx2.post(f"{base}/chat/completions", json=body, timeout=60)
     except httpx2.HTTPError as error:
         return Outcome(error=type(error).__name__, message=str(error))
-    if answer.status_code != 200:
-        error = answer.json()["error"]
-        return Outcome(error="status", status=answer.status_code, message=str(error["message"]))
-    if way == "whole":
-        validate_strictly(ChatCompletion, answer.json())
-        return outcome_of_completion(answer.json())
-    lines = [line[6:] for line in answer.text.split("\n") if line.startswith("data: ")]
+    if response.status_code != 200:
+        error = response.json()["error"]
+        return Outcome(error="status", status=response.status_code, message=str(error["message"]))
+    if mode == "whole":
+        validate_strictly(ChatCompletion, response.json())
+        return outcome_of_completion(response.json())
+    lines = [line[6:] for line in response.text.split("\n") if line.startswith("data: ")]
     chunks = [json.loads(line) for line in lines if line != "[DONE]"]
     if "error" in chunks[-1]:
         assert "[DONE]" not in lines
         return Outcome(error="event", message=str(chunks[-1]["error"]["message"]))
     assert lines[-1] == "[DONE]"
     for chunk in chunks:
-        # The SDKs' own helpers put these together, though their types do not name them.
+        # The SDKs' helpers accumulate annotations, although their types do not declare them.
         validate_strictly(ChatCompletionChunk, chunk, allowed=("annotations",))
     return outcome_of_chunks(chunks)
 
 
 class NodeClient:
-    """openai-node, in one process for all tests."""
+    """openai-node in one long-lived process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [node(), str(NODE_CLIENT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def send(self, **asked: object) -> Any:
+    def send(self, **command: object) -> Any:
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def ask(self, base: str, way: str, request: Any) -> Outcome:
-        told = self.send(base=base, api="chat", way=way, request=request)
-        if error := told.get("error"):
+    def ask(self, base: str, mode: str, request: Any) -> Outcome:
+        reply = self.send(base=base, api="chat", way=mode, request=request)
+        if error := reply.get("error"):
             return Outcome(error=error["name"], status=error["status"], message=error["message"])
         return (
-            outcome_of_chunks(told["result"])
-            if way == "raw"
-            else outcome_of_completion(told["result"])
+            outcome_of_chunks(reply["result"])
+            if mode == "raw"
+            else outcome_of_completion(reply["result"])
         )
 
-    def respond(self, base: str, way: str, request: Any) -> Outcome:
-        told = self.send(base=base, api="responses", way=way, request=request)
-        if error := told.get("error"):
+    def respond(self, base: str, mode: str, request: Any) -> Outcome:
+        reply = self.send(base=base, api="responses", way=mode, request=request)
+        if error := reply.get("error"):
             return Outcome(error=error["name"], status=error["status"], message=error["message"])
         return (
-            outcome_of_events(told["result"])
-            if way == "raw"
-            else outcome_of_response(told["result"])
+            outcome_of_events(reply["result"])
+            if mode == "raw"
+            else outcome_of_response(reply["result"])
         )
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ def running_gateway(
     log: list[str] | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> Generator[str]:
-    """A gateway as users start it; its address up to `/v1`. What it says is added to `log`."""
+    """Start a gateway as users do; yield its address up to `/v1`. Its log is appended to `log`."""
     launcher = [sys.executable, "-m", "tests.support.launcher", json.dumps(limits or {})]
     process = subprocess.Popen(
         [*launcher, "gateway", "--port", "0", *options],
@@ -228,14 +228,14 @@ def running_gateway(
         text=True,
     )
     assert process.stderr
-    said = ""
+    startup_log = ""
     try:
         for line in process.stderr:
-            said += line
+            startup_log += line
             if "listens at " in line:
                 break
         else:
-            raise AssertionError(said)
+            raise AssertionError(startup_log)
         yield line.rpartition(" ")[2].strip()
     finally:
         process.terminate()
@@ -243,7 +243,7 @@ def running_gateway(
         assert process.returncode == 0, rest
         assert "Traceback" not in rest, rest
         if log is not None:
-            log.append(said + rest)
+            log.append(startup_log + rest)
 
 
 # The Responses API
@@ -254,13 +254,13 @@ def outcome_of_response(response: Any) -> Outcome:
         return Outcome(error="failed", message=response["error"]["message"])
     items = response["output"]
     parts = [part for item in items if item["type"] == "message" for part in item["content"]]
-    mine = [item for item in items if item["type"] == "function_call"]
+    calls = [item for item in items if item["type"] == "function_call"]
     return Outcome(
         text="".join(part["text"] for part in parts),
-        calls=[(item["name"], item["arguments"]) for item in mine],
-        ids=[item["call_id"] for item in mine],
+        calls=[(item["name"], item["arguments"]) for item in calls],
+        ids=[item["call_id"] for item in calls],
         reason=response["status"],
-        annotations=[each for part in parts for each in part["annotations"]],
+        annotations=[annotation for part in parts for annotation in part["annotations"]],
         usage=response.get("usage"),
         output=items,
     )
@@ -274,12 +274,12 @@ def outcome_of_events(events: list[Any]) -> Outcome:
     return outcome_of_response(events[-1]["response"])
 
 
-def respond_python(base: str, way: str, request: Any) -> Outcome:
+def respond_python(base: str, mode: str, request: Any) -> Outcome:
     """openai-python."""
     with openai.OpenAI(base_url=base, api_key="client-key", max_retries=0) as client:
         api: Any = client.responses
         try:
-            match way:
+            match mode:
                 case "whole":
                     return outcome_of_response(api.create(**request).to_dict())
                 case "raw":
@@ -298,21 +298,21 @@ def respond_python(base: str, way: str, request: Any) -> Outcome:
             )
 
 
-def respond_over_http(base: str, way: str, request: Any) -> Outcome:
-    """Plain HTTP, with every event held against both kinds of types."""
-    body = {**request, "stream": way != "whole"}
+def respond_over_http(base: str, mode: str, request: Any) -> Outcome:
+    """Plain HTTP, with every event validated against the types of the SDK and openresponses."""
+    body = {**request, "stream": mode != "whole"}
     try:
-        answer = httpx2.post(f"{base}/responses", json=body, timeout=60)
+        response = httpx2.post(f"{base}/responses", json=body, timeout=60)
     except httpx2.HTTPError as error:
         return Outcome(error=type(error).__name__, message=str(error))
-    if answer.status_code != 200:
-        error = answer.json()["error"]
-        return Outcome(error="status", status=answer.status_code, message=str(error["message"]))
-    if way == "whole":
-        validate_response(answer.json())
-        return outcome_of_response(answer.json())
+    if response.status_code != 200:
+        error = response.json()["error"]
+        return Outcome(error="status", status=response.status_code, message=str(error["message"]))
+    if mode == "whole":
+        validate_response(response.json())
+        return outcome_of_response(response.json())
     events: list[Any] = []
-    for block in answer.text.split("\n\n"):
+    for block in response.text.split("\n\n"):
         lines = [line for line in block.split("\n") if line and not line.startswith(":")]
         if lines:
             name, data = lines
@@ -324,13 +324,15 @@ def respond_over_http(base: str, way: str, request: Any) -> Outcome:
 
 
 OPENRESPONSES_ONLY_FIELDS = ("store", "presence_penalty", "frequency_penalty")
-"""What openresponses demands and the SDK's types do not have."""
-_event_types: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+"""Fields that openresponses requires and the SDK's types do not have."""
+_event_adapter: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def validate_event(event: Any) -> None:
-    """Against the types of the SDK, and of openresponses where it knows the event."""
-    _no_extras(_event_types.validate_python(event, strict=True), OPENRESPONSES_ONLY_FIELDS)
+    """Validate an event against the SDK's types, and openresponses' if it has the event."""
+    _reject_unknown_fields(
+        _event_adapter.validate_python(event, strict=True), OPENRESPONSES_ONLY_FIELDS
+    )
     if "response" in event:
         validate_response(event["response"])
     names = event["type"].removeprefix("response.").split(".")
@@ -338,26 +340,26 @@ def validate_event(event: Any) -> None:
     name = name.replace("SummaryText", "Summary")
     kind: Any = getattr(openresponses_types.types, f"Response{name}StreamingEvent", None)
     if event["type"].startswith("response.web_search_call"):
-        assert kind is None, "if it knows them by now, they are to be held against it"
+        assert kind is None, "openresponses now has search events: validate them"
         return
     assert kind is not None, event["type"]
     if is_web_search_item(event.get("item")):
         return
-    kind.model_validate(_known_to_openresponses(event))
+    kind.model_validate(_supported_by_openresponses(event))
 
 
 def validate_response(response: Any) -> None:
     validate_strictly(Response, response, allowed=OPENRESPONSES_ONLY_FIELDS)
     resource: Any = openresponses_types.types.ResponseResource
-    resource.model_validate(_known_to_openresponses({"response": response})["response"])
+    resource.model_validate(_supported_by_openresponses({"response": response})["response"])
 
 
 def is_web_search_item(item: Any) -> bool:
     return bool(item) and item["type"] == "web_search_call"
 
 
-def _known_to_openresponses(event: Any) -> Any:
-    """It has no searches and no hosted tools; all else must be as it says."""
+def _supported_by_openresponses(event: Any) -> Any:
+    """Remove searches and hosted tools, which openresponses does not have."""
     if "response" not in event:
         return event
     response = dict(event["response"])
@@ -385,7 +387,7 @@ def gateway_environment(
 
 
 def write_engines(path: Path, upstream: str, **gateway: object) -> Path:
-    """An engines file for the scripted upstream and the engine beside it."""
+    """Write an engines file for the scripted upstream and its search engine; return the path."""
     engine = {
         "id": "pages",
         "providerKey": "glm.glm-4",

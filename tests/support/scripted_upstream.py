@@ -1,6 +1,6 @@
-"""An OpenAI-compatible upstream, and a web search engine beside it, that play what a test says.
+"""A scripted OpenAI-compatible upstream with a web search engine.
 
-Each model has a script of its own, so that one gateway serves all tests.
+Each model has its own script, so that one gateway can serve all tests.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.support import native_responses as native
 from tests.support.fake_api import POLL
 
 SEARCH_QUESTION = "Search the web for the blue sky"
-"""Words of a user that ask for a search."""
+"""A user message that asks for a search."""
 USAGE: Any = {
     "prompt_tokens": 10,
     "completion_tokens": 5,
@@ -27,39 +27,41 @@ USAGE: Any = {
 
 
 def call(name: str = "web_search", arguments: object = None, call_id: str = "call_1") -> Any:
-    """A tool call as a message has it; `arguments` may be anything."""
+    """Return a tool call as it appears in a message; `arguments` may be any value."""
     if arguments is None:
         arguments = json.dumps({"query": "blue sky"})
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def search(query: str, call_id: str = "call_1", **more: object) -> Any:
-    return call("web_search", json.dumps({"query": query, **more}, ensure_ascii=False), call_id)
+def search(query: str, call_id: str = "call_1", **arguments: object) -> Any:
+    return call(
+        "web_search", json.dumps({"query": query, **arguments}, ensure_ascii=False), call_id
+    )
 
 
 @dataclass
 class ScriptedReply:
-    """One answer of the upstream."""
+    """One reply of the upstream."""
 
     text: str | None = None
     calls: list[Any] = field(default_factory=list[Any])
     items: list[Any] = field(default_factory=list[Any])
-    """More items of a response, whole."""
+    """Further complete output items of a response."""
     status_at_end: str = ""
-    """How a response ends, if not well."""
+    """The final status of a response, instead of `completed`."""
     thought: str = ""
-    """What it thinks before it speaks."""
+    """Reasoning before the text."""
     reason: str | None = None
     status: int = 200
     body: bytes | None = None
-    """Sent instead of an answer."""
+    """A raw body that replaces the reply."""
     headers: dict[str, str] = field(default_factory=dict[str, str])
     pieces: list[bytes] | None = None
-    """What a stream consists of, byte for byte."""
+    """The raw chunks of a stream."""
     deltas: list[Any] | None = None
     """The deltas of a stream."""
     cut: bool = False
-    """Goes away in the middle."""
+    """Whether the upstream disconnects in the middle."""
     delay: float = 0.0
     pause: float = 0.0
     """Seconds between the chunks of a stream."""
@@ -71,25 +73,25 @@ class ScriptedReply:
 
 
 class ScriptedUpstream:
-    """Scripts by model, and what was asked of each; engine results by query."""
+    """Scripts and received requests by model, and engine delays and failures by query."""
 
     def __init__(self) -> None:
         self.scripts: dict[str, list[ScriptedReply]] = {}
         self.asked: dict[str, list[Any]] = {}
         self.headers: dict[str, list[dict[str, str]]] = {}
         self.contents: list[bytes] = []
-        """The bodies of all requests, byte for byte."""
+        """The raw bodies of all requests."""
         self.paths: list[str] = []
         self.searched: list[str] = []
         self.counts: list[int] = []
         self.engine_delays: dict[str, float] = {}
         self.engine_failures: dict[str, tuple[int, Any]] = {}
         self.left: list[str] = []
-        """Models and queries whose client went away before the end."""
+        """Models and queries whose client disconnected early."""
         self.address = ""
 
     def plays(self, model: str, *replies: ScriptedReply) -> None:
-        """For each request of this model the next one; the last one goes on."""
+        """Play the next reply for each request to this model, and repeat the last one."""
         self.scripts[model] = list(replies)
 
     def next(self, model: str, body: Any, headers: dict[str, str]) -> ScriptedReply:
@@ -99,37 +101,37 @@ class ScriptedUpstream:
         return script.pop(0) if len(script) > 1 else script[0]
 
     def url_of(self, query: str) -> str:
-        """Where the engine says it found something for this query."""
+        """Return the URL of the engine's hit for this query."""
         return f"https://pages.example/{query.replace(' ', '-')}"
 
 
-def chunks(says: ScriptedReply) -> list[Any]:
-    """The deltas of an answer: text in pieces, each call in two."""
-    if says.deltas is not None:
-        return says.deltas
-    text = says.text or ""
-    made: list[Any] = [{"role": "assistant", "content": ""}]
-    made += [{"reasoning_content": says.thought}] if says.thought else []
-    made += [{"content": text[at : at + 4]} for at in range(0, len(text), 4)]
-    for index, item in enumerate(says.calls):
+def chat_deltas(reply: ScriptedReply) -> list[Any]:
+    """Return the deltas of a reply: the text in pieces, each call in two."""
+    if reply.deltas is not None:
+        return reply.deltas
+    text = reply.text or ""
+    deltas: list[Any] = [{"role": "assistant", "content": ""}]
+    deltas += [{"reasoning_content": reply.thought}] if reply.thought else []
+    deltas += [{"content": text[start : start + 4]} for start in range(0, len(text), 4)]
+    for index, item in enumerate(reply.calls):
         arguments = item["function"]["arguments"]
         if not isinstance(arguments, str):
-            made.append({"tool_calls": [{"index": index, **item}]})
+            deltas.append({"tool_calls": [{"index": index, **item}]})
             continue
         middle = len(arguments) // 2
-        named = {"name": item["function"]["name"], "arguments": arguments[:middle]}
-        made.append({"tool_calls": [{"index": index, **item, "function": named}]})
-        rest = {"arguments": arguments[middle:]}
-        made.append({"tool_calls": [{"index": index, "function": rest}]})
-    return made
+        first_half = {"name": item["function"]["name"], "arguments": arguments[:middle]}
+        deltas.append({"tool_calls": [{"index": index, **item, "function": first_half}]})
+        second_half = {"arguments": arguments[middle:]}
+        deltas.append({"tool_calls": [{"index": index, "function": second_half}]})
+    return deltas
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    script: ScriptedUpstream
+    upstream: ScriptedUpstream
 
     def do_GET(self) -> None:
-        self.script.paths.append(self.path)
+        self.upstream.paths.append(self.path)
         models = [
             {"id": name, "object": "model", "created": 1, "owned_by": "test"} for name in "ab"
         ]
@@ -137,51 +139,51 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers["content-length"]))
-        self.script.contents.append(content)
+        self.upstream.contents.append(content)
         body = json.loads(content)
         try:
             if self.path.startswith("/glm/"):
                 self._search(body)
-            elif self.path.startswith("/v1/responses"):  # only /native knows them
+            elif self.path.startswith("/v1/responses"):  # only /native has this API
                 self._send(404, b"404 page not found", {"content-type": "text/plain"})
             else:
-                self._complete(body)
+                self._send_reply(body)
         except OSError:
-            self.script.left.append(str(body.get("model") or body.get("search_query")))
+            self.upstream.left.append(str(body.get("model") or body.get("search_query")))
 
     def _search(self, body: Any) -> None:
         query = body["search_query"]
-        self.script.counts.append(body["count"])
-        self.script.searched.append(query)
-        self._wait(self.script.engine_delays.get(query, 0))
-        if query in self.script.engine_failures:
-            status, told = self.script.engine_failures[query]
-            self._send(status, json.dumps(told).encode())
+        self.upstream.counts.append(body["count"])
+        self.upstream.searched.append(query)
+        self._wait(self.upstream.engine_delays.get(query, 0))
+        if query in self.upstream.engine_failures:
+            status, failure = self.upstream.engine_failures[query]
+            self._send(status, json.dumps(failure).encode())
             return
-        hit = {"title": f"About {query}", "link": self.script.url_of(query), "content": "Words."}
+        hit = {"title": f"About {query}", "link": self.upstream.url_of(query), "content": "Words."}
         self._send(200, json.dumps({"search_result": [hit]}).encode())
 
-    def _complete(self, body: Any) -> None:
+    def _send_reply(self, body: Any) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        says = self.script.next(body["model"], body, headers)
-        self._wait(says.delay)
-        if says.status != 200 or says.body is not None:
-            self._send(says.status, says.body or b"{}", says.headers)
+        reply = self.upstream.next(body["model"], body, headers)
+        self._wait(reply.delay)
+        if reply.status != 200 or reply.body is not None:
+            self._send(reply.status, reply.body or b"{}", reply.headers)
         elif self.path.startswith("/native/v1/responses"):
-            self._respond(body, says)
+            self._send_responses_reply(body, reply)
         elif body.get("stream"):
-            self._stream(body, says)
+            self._stream_completion(body, reply)
         else:
-            self._whole(body, says)
+            self._send_completion(body, reply)
 
-    def _whole(self, body: Any, says: ScriptedReply) -> None:
-        message = {"role": "assistant", "content": says.text, "refusal": None, **says.extra}
-        if says.calls:
-            message["tool_calls"] = says.calls
-        if says.thought:
-            message["reasoning_content"] = says.thought
-        answer = {
-            "id": f"chatcmpl-{len(self.script.asked[body['model']])}",
+    def _send_completion(self, body: Any, reply: ScriptedReply) -> None:
+        message = {"role": "assistant", "content": reply.text, "refusal": None, **reply.extra}
+        if reply.calls:
+            message["tool_calls"] = reply.calls
+        if reply.thought:
+            message["reasoning_content"] = reply.thought
+        completion = {
+            "id": f"chatcmpl-{len(self.upstream.asked[body['model']])}",
             "object": "chat.completion",
             "created": 1_700_000_000,
             "model": body["model"],
@@ -189,84 +191,84 @@ class _Handler(BaseHTTPRequestHandler):
                 {
                     "index": 0,
                     "message": message,
-                    "finish_reason": says.finish_reason,
+                    "finish_reason": reply.finish_reason,
                     "logprobs": None,
                 }
             ],
             "usage": USAGE,
         }
-        self._send_whole(answer, says)
+        self._send_json(completion, reply)
 
-    def _respond(self, body: Any, says: ScriptedReply) -> None:
-        made = native.events(body, says, len(self.script.asked[body["model"]]))
+    def _send_responses_reply(self, body: Any, reply: ScriptedReply) -> None:
+        events = native.events(body, reply, len(self.upstream.asked[body["model"]]))
         if not body.get("stream"):
-            self._send_whole(made[-1]["response"], says)
+            self._send_json(events[-1]["response"], reply)
             return
-        lines = [(each["type"], json.dumps(each, ensure_ascii=False)) for each in made]
+        lines = [(event["type"], json.dumps(event, ensure_ascii=False)) for event in events]
         data = [f"event: {name}\ndata: {text}\n\n".encode() for name, text in lines]
-        self._send_pieces(data, says)
+        self._send_stream(data, reply)
 
-    def _send_whole(self, answer: Any, says: ScriptedReply) -> None:
-        data = json.dumps(answer).encode()
-        if says.cut:
+    def _send_json(self, value: Any, reply: ScriptedReply) -> None:
+        data = json.dumps(value).encode()
+        if reply.cut:
             self.send_response(200)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data[: len(data) // 2])
-            self._hang_up()
+            self._disconnect()
         else:
-            self._send(200, data, says.headers)
+            self._send(200, data, reply.headers)
 
-    def _stream(self, body: Any, says: ScriptedReply) -> None:
-        self._send_pieces(self._events(body, says), says)
+    def _stream_completion(self, body: Any, reply: ScriptedReply) -> None:
+        self._send_stream(self._chat_events(body, reply), reply)
 
-    def _send_pieces(self, made: list[bytes], says: ScriptedReply) -> None:
+    def _send_stream(self, default_pieces: list[bytes], reply: ScriptedReply) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
-        for name, value in says.headers.items():
+        for name, value in reply.headers.items():
             self.send_header(name, value)
         self.end_headers()
-        pieces = says.pieces if says.pieces is not None else made
-        for piece in pieces[: len(pieces) // 2] if says.cut else pieces:
+        pieces = reply.pieces if reply.pieces is not None else default_pieces
+        for piece in pieces[: len(pieces) // 2] if reply.cut else pieces:
             self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             self.wfile.flush()
-            self._wait(says.pause)
-        if says.cut:
-            self._hang_up()
+            self._wait(reply.pause)
+        if reply.cut:
+            self._disconnect()
         else:
             self.wfile.write(b"0\r\n\r\n")
 
-    def _events(self, body: Any, says: ScriptedReply) -> list[bytes]:
+    def _chat_events(self, body: Any, reply: ScriptedReply) -> list[bytes]:
         head = {
-            "id": f"chatcmpl-{len(self.script.asked[body['model']])}",
+            "id": f"chatcmpl-{len(self.upstream.asked[body['model']])}",
             "object": "chat.completion.chunk",
             "created": 1_700_000_000,
             "model": body["model"],
         }
-        made = [
+        chunks = [
             {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-            for delta in chunks(says)
+            for delta in chat_deltas(reply)
         ]
-        end: Any = {"index": 0, "delta": {}, "finish_reason": says.finish_reason}
-        made.append({**head, "choices": [end]})
+        final_choice: Any = {"index": 0, "delta": {}, "finish_reason": reply.finish_reason}
+        chunks.append({**head, "choices": [final_choice]})
         if body.get("stream_options", {}).get("include_usage"):
-            made.append({**head, "choices": [], "usage": USAGE})
-        data = [f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode() for chunk in made]
+            chunks.append({**head, "choices": [], "usage": USAGE})
+        data = [f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode() for chunk in chunks]
         return [*data, b"data: [DONE]\n\n"]
 
     def _wait(self, seconds: float) -> None:
-        """Wait, and notice a client that goes away meanwhile."""
+        """Wait; raise if the client disconnects meanwhile."""
         self.connection.settimeout(0.05)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             with suppress(TimeoutError):
                 if self.connection.recv(1, socket.MSG_PEEK) == b"":
                     raise ConnectionAbortedError
                 time.sleep(0.05)
         self.connection.settimeout(None)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -292,14 +294,14 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def scripted_upstream() -> Generator[ScriptedUpstream]:
-    script = ScriptedUpstream()
-    handler = type("Handler", (_Handler,), {"script": script})
+    upstream = ScriptedUpstream()
+    handler = type("Handler", (_Handler,), {"upstream": upstream})
     server = _Server(("127.0.0.1", 0), handler)
-    script.address = f"http://127.0.0.1:{server.server_port}"
+    upstream.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(POLL,), daemon=True)
     thread.start()
     try:
-        yield script
+        yield upstream
     finally:
         server.shutdown()
         server.server_close()

@@ -1,6 +1,6 @@
-"""Many calls of every fault at once, and servers and guardians killed at random instants.
+"""Run many concurrent calls with every fault, and kill servers and guardians at random moments.
 
-scripts/soak runs it in full; the tests run a small version of it.
+scripts/soak runs it in full; the tests run a small version.
 """
 
 import asyncio
@@ -58,18 +58,22 @@ EXPECTED = {
     "is cut off": "EXECUTION_ERROR",
     "writes nothing": "EXECUTION_ERROR",
 }
-"""How a call of each ends that nobody cancels."""
-ESCAPES = {"has a child that left", "has a child nobody knows", "leaves a stubborn child behind"}
+"""The outcome of each call that is not cancelled."""
+ESCAPED_CHILD_FAULTS = {
+    "has a child that left",
+    "has a child nobody knows",
+    "leaves a stubborn child behind",
+}
 
 
 @dataclass
 class Tally:
-    """How the calls ended, and what was left of them."""
+    """The outcomes of the calls, and what remained of them."""
 
     ended: Counter[str] = field(default_factory=Counter[str])
     unexpected: list[str] = field(default_factory=list[str])
     reached: int = 0
-    """Faults that the CLI has come to."""
+    """The number of faults that the CLI has reached."""
     left: list[str] = field(default_factory=list[str])
     slowest: float = 0
     descriptors: tuple[int, int] = (0, 0)
@@ -77,13 +81,13 @@ class Tally:
 
 
 async def many_calls(calls: int, concurrency: int, seed: int = 1) -> Tally:
-    """Each fault and each answer in turn, a third of them cancelled."""
-    chance = random.Random(seed)
+    """Run each fault and each answer in turn; cancel a third of the calls."""
+    rng = random.Random(seed)
     tally = Tally()
     limit = anyio.CapacityLimiter(concurrency)
     turns = itertools.cycle({**FAULTS, **ANSWERS}.items())
 
-    async def one(name: str, turn: Turn, cancelled_after: float | None) -> None:
+    async def run_call(name: str, turn: Turn, cancel_after: float | None) -> None:
         async with limit:
             with TemporaryDirectory() as folder:
                 stub = Stub(Path(folder))
@@ -92,41 +96,41 @@ async def many_calls(calls: int, concurrency: int, seed: int = 1) -> Tally:
                     "GEMINI_MCP_MAX_CYCLES": "1",
                 }
                 stub.plays(turn)
-                begin = time.monotonic()
-                ended = await _run_search(stub, cancelled_after)
-                tally.ended[ended] += 1
+                started = time.monotonic()
+                outcome = await _run_search(stub, cancel_after)
+                tally.ended[outcome] += 1
                 tally.reached += bool(stub.hanging_pids)
-                tally.slowest = max(tally.slowest, time.monotonic() - begin)
-                if ended not in (EXPECTED[name], "cancelled"):
-                    tally.unexpected.append(f"{name}: {ended}")
+                tally.slowest = max(tally.slowest, time.monotonic() - started)
+                if outcome not in (EXPECTED[name], "cancelled"):
+                    tally.unexpected.append(f"{name}: {outcome}")
                 try:
                     await eventually(lambda: not stub.live_pids() and not stub.leftover_files())
                 except TimeoutError:
                     tally.left.append(name)
 
-    before = descriptors(), kilobytes()
+    before = count_descriptors(), resident_kilobytes()
     async with anyio.create_task_group() as tasks:
         for name, turn in itertools.islice(turns, calls):
-            cancelled_after = chance.uniform(0, 1) if chance.random() < 1 / 3 else None
-            tasks.start_soon(one, name, turn, cancelled_after)
+            cancel_after = rng.uniform(0, 1) if rng.random() < 1 / 3 else None
+            tasks.start_soon(run_call, name, turn, cancel_after)
     await eventually(lambda: not guardian_pids() and not child.running_count())
-    tally.descriptors = before[0], descriptors()
-    tally.kilobytes = before[1], kilobytes()
+    tally.descriptors = before[0], count_descriptors()
+    tally.kilobytes = before[1], resident_kilobytes()
     return tally
 
 
-async def _run_search(stub: Stub, cancelled_after: float | None) -> str:
-    return await _outcome(stub.search(), cancelled_after)
+async def _run_search(stub: Stub, cancel_after: float | None) -> str:
+    return await _outcome(stub.search(), cancel_after)
 
 
-async def _outcome(work: Coroutine[Any, Any, object], cancelled_after: float | None) -> str:
-    call = asyncio.ensure_future(work)
+async def _outcome(call: Coroutine[Any, Any, object], cancel_after: float | None) -> str:
+    task = asyncio.ensure_future(call)
     try:
-        if cancelled_after is not None:
-            await asyncio.sleep(cancelled_after)
-            call.cancel()
+        if cancel_after is not None:
+            await asyncio.sleep(cancel_after)
+            task.cancel()
         with anyio.fail_after(30):
-            await call
+            await task
     except GeminiMcpError as error:
         return error.code
     except asyncio.CancelledError:
@@ -137,27 +141,27 @@ async def _outcome(work: Coroutine[Any, Any, object], cancelled_after: float | N
 
 
 async def kill_servers(victim: str, times: int, seed: int = 1) -> Tally:
-    """A server, or its guardian, killed at a random instant of a call that hangs."""
-    chance = random.Random(seed)
+    """Kill a server, or its guardian, at a random moment of a call that hangs."""
+    rng = random.Random(seed)
     tally = Tally()
     for _ in range(times):
-        name, turn = chance.choice(list(FAULTS.items()))
+        name, turn = rng.choice(list(FAULTS.items()))
         with TemporaryDirectory() as folder:
             stub = Stub(Path(folder))
             stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
             stub.plays(turn)
-            seconds = await _seconds_until_gone(stub, victim, chance.uniform(0, 0.3))
+            seconds = await _seconds_until_cleaned_up(stub, victim, rng.uniform(0, 0.3))
         tally.ended[victim] += 1
         if seconds is not None:
             tally.slowest = max(tally.slowest, seconds)
-        elif victim == "server" or name not in ESCAPES:
+        elif victim == "server" or name not in ESCAPED_CHILD_FAULTS:
             tally.left.append(name)
     return tally
 
 
 async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
-    """Deep searches of one server: a third cancelled, a third abandoned, a third finished."""
-    chance = random.Random(seed)
+    """Run deep searches in one server: a third cancelled, a third abandoned, a third finished."""
+    rng = random.Random(seed)
     tally = Tally()
     with TemporaryDirectory() as folder:
         stub = Stub(Path(folder))
@@ -178,48 +182,48 @@ async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
         stub.limits = limits
         server = McpApp(stub.settings, stub.environ, Workspace(stub.config_dir))
 
-        async def one(client: Client, number: int) -> None:
-            asked = {"query": f"question {number}"}
+        async def run_job(client: Client, number: int) -> None:
+            arguments = {"query": f"question {number}"}
             if number % 3 == 2:
-                asked["query"] += " hangs"
+                arguments["query"] += " hangs"
                 with suppress(MCPError):
-                    seconds = chance.uniform(0.1, 2)
-                    await client.call_tool("deep_search", asked, read_timeout_seconds=seconds)
+                    seconds = rng.uniform(0.1, 2)
+                    await client.call_tool("deep_search", arguments, read_timeout_seconds=seconds)
                 tally.ended["abandoned"] += 1
                 return
-            begun = await client.call_tool("deep_search", {**asked, "wait_seconds": 0})
-            told: Result = begun.structured_content or {}
-            job = {"job_id": told["job_id"]}
-            await anyio.sleep(chance.uniform(0, 2))
+            response = await client.call_tool("deep_search", {**arguments, "wait_seconds": 0})
+            started: Result = response.structured_content or {}
+            job = {"job_id": started["job_id"]}
+            await anyio.sleep(rng.uniform(0, 2))
             tool = "deep_search_cancel" if number % 3 else "deep_search_result"
-            ended: Result = (await client.call_tool(tool, job)).structured_content or {}
-            tally.ended[ended["error"]["code"] if "error" in ended else ended["status"]] += 1
+            result: Result = (await client.call_tool(tool, job)).structured_content or {}
+            tally.ended[result["error"]["code"] if "error" in result else result["status"]] += 1
 
-        before = descriptors(), kilobytes()
+        before = count_descriptors(), resident_kilobytes()
         async with Client(server) as client:
-            tasks = len(asyncio.all_tasks())
-            async with anyio.create_task_group() as group:
+            task_count = len(asyncio.all_tasks())
+            async with anyio.create_task_group() as tasks:
                 for number in range(count):
-                    group.start_soon(one, client, number)
+                    tasks.start_soon(run_job, client, number)
             try:
                 await eventually(
-                    lambda: not stub.live_pids() and len(asyncio.all_tasks()) <= tasks, 20
+                    lambda: not stub.live_pids() and len(asyncio.all_tasks()) <= task_count, 20
                 )
             except TimeoutError:
                 tally.left.append(f"{stub.live_pids()} {len(asyncio.all_tasks())} tasks")
             if records := [path for path in stub.leftover_files() if path.suffix == ".jsonl"]:
                 tally.left.append(f"{records}")
         tally.left += map(str, stub.leftover_files())
-        tally.descriptors = before[0], descriptors()
-        tally.kilobytes = before[1], kilobytes()
+        tally.descriptors = before[0], count_descriptors()
+        tally.kilobytes = before[1], resident_kilobytes()
     return tally
 
 
 async def shared_process_calls(
     calls: int, concurrency: int, kill_every: int, seed: int = 1
 ) -> Tally:
-    """Searches in warm processes: a fifth cancelled, and the process killed now and then."""
-    chance = random.Random(seed)
+    """Run searches in shared processes; cancel a fifth, and kill the processes now and then."""
+    rng = random.Random(seed)
     tally = Tally()
     limit = anyio.CapacityLimiter(concurrency)
     with TemporaryDirectory() as folder, fake_api() as api:
@@ -227,29 +231,29 @@ async def shared_process_calls(
         api.calls = [("google_web_search", {"query": "sky"})]
         api.texts = [model_answer()]
 
-        async def one(program: AcpProgram, cancelled_after: float | None) -> None:
+        async def run_call(program: AcpProgram, cancel_after: float | None) -> None:
             async with limit:
-                begin = time.monotonic()
+                started = time.monotonic()
                 call = program.search(progress=lambda _: None)
-                tally.ended[await _outcome(call, cancelled_after)] += 1
-                tally.slowest = max(tally.slowest, time.monotonic() - begin)
+                tally.ended[await _outcome(call, cancel_after)] += 1
+                tally.slowest = max(tally.slowest, time.monotonic() - started)
 
         async with acp_program(stub) as program:
             await program.wait_ready()
-            before = descriptors(), kilobytes()
+            before = count_descriptors(), resident_kilobytes()
             for number in range(0, calls, kill_every):
                 async with anyio.create_task_group() as tasks:
                     for _ in range(min(kill_every, calls - number)):
-                        late = chance.uniform(0, 0.2) if chance.random() < 1 / 5 else None
-                        tasks.start_soon(one, program, late)
-                    await anyio.sleep(chance.uniform(0, 1))
+                        cancel_after = rng.uniform(0, 0.2) if rng.random() < 1 / 5 else None
+                        tasks.start_soon(run_call, program, cancel_after)
+                    await anyio.sleep(rng.uniform(0, 1))
                     for pid in program.pids():
                         os.kill(pid, signal.SIGKILL)
                 api.requests.clear()
                 with suppress(TimeoutError):
                     await program.wait_ready()
-            tally.descriptors = before[0], descriptors()
-            tally.kilobytes = before[1], kilobytes()
+            tally.descriptors = before[0], count_descriptors()
+            tally.kilobytes = before[1], resident_kilobytes()
         tally.left += [*map(str, program.pids()), *map(str, stub.leftover_files())]
     return tally
 
@@ -266,8 +270,8 @@ server.wait()
 
 
 async def kill_clients(times: int, seed: int = 1) -> Tally:
-    """A client killed at a random instant of a deep search that is in one of its rounds."""
-    chance = random.Random(seed)
+    """Kill a client at a random moment of a running deep search."""
+    rng = random.Random(seed)
     tally = Tally()
     for number in range(times):
         with TemporaryDirectory() as folder:
@@ -286,9 +290,9 @@ async def kill_clients(times: int, seed: int = 1) -> Tally:
             assert client.stdout
             server = int(await client.stdout.receive())
             await eventually(lambda stub=stub: bool(stub.runs), 30)
-            await anyio.sleep(chance.uniform(0, 3))
+            await anyio.sleep(rng.uniform(0, 3))
             client.kill()
-            begin = time.monotonic()
+            started = time.monotonic()
             try:
                 await eventually(
                     lambda stub=stub, server=server: (
@@ -297,61 +301,61 @@ async def kill_clients(times: int, seed: int = 1) -> Tally:
                     seconds=10,
                 )
             except TimeoutError:
-                left = (
+                leftovers = (
                     f"server {is_alive(server)}, runs {stub.live_pids()}, {stub.leftover_files()}"
                 )
-                tally.left.append(f"client {number}: {left}")
+                tally.left.append(f"client {number}: {leftovers}")
             tally.ended[f"in round {len(stub.runs)}"] += 1
-            tally.slowest = max(tally.slowest, time.monotonic() - begin)
+            tally.slowest = max(tally.slowest, time.monotonic() - started)
             await client.aclose()
     return tally
 
 
-async def _seconds_until_gone(stub: Stub, victim: str, instant: float) -> float | None:
-    """Seconds until nothing of the call was left; None if something still is after ten."""
+async def _seconds_until_cleaned_up(stub: Stub, victim: str, delay: float) -> float | None:
+    """Return the seconds until all processes of the call exited; None if it takes more than 10."""
     with start_server(stub, *SEARCH_FRAMES) as server:
         await eventually(lambda: len(stub.runs) == 1)
-        await anyio.sleep(instant)
+        await anyio.sleep(delay)
         guardian = parent_pid(stub.runs[0]["pid"])
         os.kill(server.pid if victim == "server" else guardian, signal.SIGKILL)
-        begin = time.monotonic()
+        started = time.monotonic()
         try:
             await eventually(lambda: not stub.live_pids(), seconds=10)
         except TimeoutError:
             return None
         else:
-            return time.monotonic() - begin
+            return time.monotonic() - started
         finally:
             server.kill()
             for pid in stub.live_pids():
                 os.kill(pid, signal.SIGKILL)
 
 
-def descriptors() -> int:
+def count_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def kilobytes() -> int:
+def resident_kilobytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4
 
 
 async def main() -> None:
     for victim in ("server", "guardian"):
         tally = await kill_servers(victim, 50)
-        print(f"50 kills of the {victim}: left {tally.left}, slowest {tally.slowest:.2f} s")
+        print(f"50 kills of the {victim}: leftovers {tally.left}, slowest {tally.slowest:.2f} s")
     tally = await many_jobs(30, Limits(job_abandon_timeout=3))
-    print(f"30 jobs: {dict(tally.ended)}, left {tally.left}, descriptors {tally.descriptors}")
+    print(f"30 jobs: {dict(tally.ended)}, leftovers {tally.left}, descriptors {tally.descriptors}")
     tally = await kill_clients(30)
-    print(f"30 clients killed, {dict(tally.ended)}: left {tally.left}, {tally.slowest:.2f} s")
-    for part in range(2):  # 2,000 in all; the first thousand warms
+    print(f"30 clients killed, {dict(tally.ended)}: leftovers {tally.left}, {tally.slowest:.2f} s")
+    for part in range(2):  # 2,000 in total; the first thousand are the warm-up
         tally = await shared_process_calls(1000, 20, 100, seed=part)
-        print(f"1000 warm calls: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
-        print(f"  left {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
-    for part in range(3):  # the first one warms: memory must not grow from there
+        print(f"1000 calls in shared processes: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
+        print(f"  leftovers {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
+    for part in range(3):  # the first part is the warm-up: memory must not grow after it
         tally = await many_calls(250, 20, seed=part)
-        print(f"250 calls, 20 at once: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
+        print(f"250 calls, 20 concurrent: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
         print(f"  unexpected {tally.unexpected}; {tally.reached} faults reached")
-        print(f"  left {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
+        print(f"  leftovers {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from gemini_cli_mcp import __version__
-from gemini_cli_mcp.cli.doctor import environment_checks, gemini_checks
+from gemini_cli_mcp.cli.doctor import environment_checks
 from gemini_cli_mcp.cli.doctor.dry_run import check_dry_run
 from gemini_cli_mcp.cli.doctor.findings import Finding, can_search, ok, problem
+from gemini_cli_mcp.cli.doctor.gemini_and_node_checks import check_binary, check_node, check_starts
+from gemini_cli_mcp.cli.doctor.sign_in_checks import check_sign_in
+from gemini_cli_mcp.cli.output import INTERRUPTED_EXIT_CODE
 from gemini_cli_mcp.errors import ConfigError, GeminiMcpError
 from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
@@ -36,7 +39,6 @@ STATUS_LABELS = {
 _VARIABLE_NAME = re.compile(r"\b(?:GEMINI_MCP|GEMINI|DEEP_SEARCH)_[A-Z_]+\b")
 CAN_SEARCH = "A search can work."
 CANNOT_SEARCH = "A search cannot work yet: fix the problems above."
-INTERRUPTED_EXIT_CODE = 130
 LIVE_QUESTION = "What day is it today?"
 
 
@@ -121,14 +123,14 @@ async def _iterate(findings: Iterable[Finding]) -> AsyncIterator[Finding]:
 
 
 async def _check_gemini(settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Finding]:
-    binary, findings = gemini_checks.check_binary(settings, environ)
+    binary, findings = check_binary(settings, environ)
     with TemporaryDirectory() as cwd:
         if binary and binary.is_official:
-            findings.append(await gemini_checks.check_node(binary, environ, Path(cwd)))
-        elif binary and (failure := await gemini_checks.check_starts(binary, environ, Path(cwd))):
+            findings.append(await check_node(binary, environ, Path(cwd)))
+        elif binary and (failure := await check_starts(binary, environ, Path(cwd))):
             findings.append(failure)
     cli_works = not any(finding.status == "problem" for finding in findings)
-    findings += gemini_checks.check_sign_in(environ)
+    findings += check_sign_in(environ)
     for finding in findings:
         yield replace(finding, provider="gemini")
     if cli_works and binary and binary.is_official:

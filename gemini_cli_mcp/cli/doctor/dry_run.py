@@ -122,11 +122,13 @@ async def _check_acp(settings: Settings, workspace: Workspace, environ: dict[str
         tasks.cancel_scope.cancel()
     if not messages or "starting gemini" in messages:
         return note(
-            "warm process",
-            "this CLI cannot be kept ready (ACP), so every search starts a new process",
+            "shared process",
+            "this CLI does not support it (ACP), so calls beyond GEMINI_MCP_CONCURRENCY wait",
             UPGRADE_COMMAND,
         )
-    return ok("warm process", "the CLI can be kept ready (ACP), so searches skip its startup")
+    return ok(
+        "shared process", "supported (ACP); used when all slots for dedicated processes are taken"
+    )
 
 
 def _write_canary_config(folder: Path) -> str:

@@ -36,7 +36,7 @@ from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.sanitize import replace_unsafe_chars
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import Evidence, ProgressCallback
+from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -72,8 +72,6 @@ class AntigravityProvider:
 
     name = "antigravity"
     configured_model: str | None = None
-    evidence: Evidence = "ledger"
-    fetches = True
     supports_thoughts = False
 
     def __init__(

@@ -37,7 +37,7 @@ from gemini_cli_mcp.providers.gemini.telemetry import read_telemetry
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import Evidence, ProgressCallback
+from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -52,8 +52,6 @@ class GeminiCliProvider:
     """The `gemini` provider."""
 
     name = "gemini"
-    evidence: Evidence = "ledger"
-    fetches = True
     supports_thoughts = False
 
     def __init__(
