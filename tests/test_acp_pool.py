@@ -153,7 +153,7 @@ async def test_failures_have_the_same_codes_as_in_dedicated_runs(
 async def test_a_failed_search_and_an_empty_answer_are_detected(real: Stub, api: FakeApi) -> None:
     async with acp_program(real) as program:
         await program.wait_ready()
-        api.failing = "search"
+        api.failing_kind = "search"
         api.failure = (400, {"error": {"code": 400, "message": "no search today"}})
         result = await program.search()
         api.failure = None
@@ -209,7 +209,10 @@ async def test_a_process_that_ignores_a_cancel_is_replaced_and_other_runs_succee
         old_pids = program.pids()
         api.requests.clear()
         # While the search sub-call waits for its next retry, it does not react to a cancellation.
-        api.failing, api.failure = "search", (429, {"error": {"code": 429, "message": "Slow down"}})
+        api.failing_kind, api.failure = (
+            "search",
+            (429, {"error": {"code": 429, "message": "Slow down"}}),
+        )
         cancelled_call = asyncio.ensure_future(program.search("lost"))
         await eventually(lambda: len(api.requests) == 2)
         api.hangs = True
@@ -232,7 +235,7 @@ async def test_an_endlessly_looping_search_is_stopped(
     details = [{"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}]
     async with acp_program(real) as program:
         await program.wait_ready()
-        api.failing = "search"
+        api.failing_kind = "search"
         api.failure = (429, {"error": {"code": 429, "message": "Quota", "details": details}})
         call = asyncio.ensure_future(program.search())
         await eventually(lambda: len(api.requests) > 20 and "searching" in real.messages[-1])
@@ -384,7 +387,7 @@ async def test_an_incomplete_answer_is_a_failure(real: Stub, api: FakeApi) -> No
     async with acp_program(real) as program:
         await program.wait_ready()
         api.preface = model_answer("A guess, before any search.")
-        for name, api.last in INCOMPLETE_CANDIDATES.items():
+        for name, api.final_candidate in INCOMPLETE_CANDIDATES.items():
             with pytest.raises(GeminiMcpError) as caught:
                 await program.search()
             codes[name] = caught.value.code
@@ -425,7 +428,7 @@ async def test_long_runs_do_not_accumulate_processes(
 ) -> None:
     caplog.set_level("INFO")
     cli.limits = Limits(acp_max_sessions=2)
-    api.held = "A LONG ONE"
+    api.hold_text = "A LONG ONE"
     async with acp_program(cli) as program:
         await program.wait_ready()
         [first] = program.pids()
@@ -438,7 +441,7 @@ async def test_long_runs_do_not_accumulate_processes(
         await anyio.sleep(0.5)  # long enough for a third process to start
         assert set(program.pids()) == {first, second}
 
-        api.let_go.set()
+        api.release.set()
         assert (await long_call)["success"]
         await program.wait_ready(except_pids=[first, second])
 
@@ -496,7 +499,7 @@ async def test_a_deep_search_uses_a_shared_process_while_all_other_slots_are_tak
 ) -> None:
     caplog.set_level("INFO")
     cli.environ["GEMINI_MCP_CONCURRENCY"] = "1"
-    api.held = "HELD"
+    api.hold_text = "HELD"
     api.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).", verified=True)]
     progress_messages: list[str] = []
 
@@ -510,7 +513,7 @@ async def test_a_deep_search_uses_a_shared_process_while_all_other_slots_are_tak
         reply = await client.call_tool(
             "deep_search", {"query": QUESTION, "max_iterations": 2}, progress_callback=on_progress
         )
-        api.let_go.set()
+        api.release.set()
 
         result: Any = reply.structured_content
         assert (result["verified"], result["metadata"]["iterations"]) == (True, 2)

@@ -99,7 +99,7 @@ async def test_a_new_token_of_the_same_owner_can_read_existing_jobs(stub: Stub) 
         assert server.post(INITIALIZE_REQUEST, token="alice=old-token-of-alice").status_code == 401
 
     assert own_result["success"] and foreign_result["error"]["code"] == "NOT_FOUND"
-    assert " for alice in " in server.said
+    assert " for alice in " in server.log
 
 
 def test_a_session_belongs_to_an_owner_with_several_tokens() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gemini_cli_mcp.errors import GeminiMcpError
 from tests.support import Clock, Stub, command, eventually, is_alive, parent_pid
-from tests.support.faults import FAULTS, is_reached, wait_until_nothing_left
+from tests.support.faults import FAULTS, fault_reached, wait_until_nothing_left
 from tests.support.matrix import representatives
 from tests.support.mcp_server import SEARCH_FRAMES, start_server
 
@@ -26,7 +26,7 @@ ESCAPING_FAULTS = {name for name, turn in FAULTS.items() if turn.get("escape")}
 async def test_a_timeout_leaves_nothing_behind(stub: Stub, clock: Clock, fault: str) -> None:
     stub.plays(FAULTS[fault])
     call = asyncio.ensure_future(stub.search())
-    await eventually(is_reached(stub, FAULTS[fault]))
+    await eventually(fault_reached(stub, FAULTS[fault]))
 
     clock.skip(stub.settings.timeout)
     with pytest.raises(GeminiMcpError) as caught:
@@ -47,7 +47,7 @@ async def test_a_cancellation_leaves_nothing_behind(
 ) -> None:
     stub.plays(FAULTS[fault])
     call = asyncio.ensure_future(stub.search())
-    await eventually(is_reached(stub, FAULTS[fault]))
+    await eventually(fault_reached(stub, FAULTS[fault]))
 
     for _ in range(cancel_count):
         call.cancel()
@@ -77,7 +77,7 @@ async def test_a_signal_to_the_server_leaves_nothing_behind(
     stub.plays(FAULTS[fault])
 
     with start_server(stub, *SEARCH_FRAMES) as server:
-        await eventually(is_reached(stub, FAULTS[fault]))
+        await eventually(fault_reached(stub, FAULTS[fault]))
         server.send_signal(signal_number)
         await eventually(lambda: server.poll() is not None)
 
@@ -90,7 +90,7 @@ async def test_a_client_disconnect_leaves_nothing_behind(stub: Stub, fault: str)
     stub.plays(FAULTS[fault])
 
     with start_server(stub, *SEARCH_FRAMES) as server:
-        await eventually(is_reached(stub, FAULTS[fault]))
+        await eventually(fault_reached(stub, FAULTS[fault]))
         assert server.stdin
         server.stdin.close()
         await eventually(lambda: server.poll() is not None)
@@ -103,7 +103,7 @@ async def kill_guardian(stub: Stub, fault: str) -> list[int]:
     stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
     stub.plays(FAULTS[fault])
     call = asyncio.ensure_future(stub.search())
-    await eventually(is_reached(stub, FAULTS[fault]))
+    await eventually(fault_reached(stub, FAULTS[fault]))
 
     os.kill(parent_pid(stub.runs[0]["pid"]), signal.SIGKILL)
     with pytest.raises(GeminiMcpError, match="killed by signal 9"):
@@ -156,7 +156,7 @@ async def test_the_server_exits_with_its_client_even_if_stdin_stays_open(stub: S
     assert client.stdout
     server_pid, stdin_holder_pid = map(int, client.stdout.readline().split())
     try:
-        await eventually(is_reached(stub, fault))
+        await eventually(fault_reached(stub, fault))
         client.kill()
         client.wait()
         await eventually(lambda: not is_alive(server_pid))

@@ -15,7 +15,11 @@ from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.providers.gemini.events import EventLog, requested_urls
 from gemini_cli_mcp.providers.gemini.run_result import RunResult
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
-from gemini_cli_mcp.providers.gemini.telemetry import TelemetryFile, read_telemetry, summarize
+from gemini_cli_mcp.providers.gemini.telemetry_reader import (
+    TelemetryFile,
+    read_telemetry,
+    summarize,
+)
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
 from gemini_cli_mcp.research.evidence import search_issue
@@ -38,7 +42,7 @@ def forge_query(api: FakeApi) -> None:
 
 def forge_search_text(api: FakeApi) -> None:
     api.calls, api.sites = [("google_web_search", {"query": "x"})], {"x": ""}
-    api.memory = f"I remember.{FORGED_SOURCES}"
+    api.ungrounded_text = f"I remember.{FORGED_SOURCES}"
 
 
 def forge_fetch_prompt(api: FakeApi) -> None:
@@ -48,7 +52,7 @@ def forge_fetch_prompt(api: FakeApi) -> None:
 
 def forge_fetch_text(api: FakeApi) -> None:
     api.calls = [("web_fetch", {"prompt": "Read https://93.184.216.34/x"})]
-    api.fetched, api.retrieves = f"Words.{FORGED_SOURCES}\n[2] evil.com ({FORGED_PAGE})", False
+    api.fetch_text, api.retrieves = f"Words.{FORGED_SOURCES}\n[2] evil.com ({FORGED_PAGE})", False
 
 
 FORGERIES: dict[str, Callable[[FakeApi], None]] = {
@@ -291,8 +295,8 @@ def write_events(path: Path, *events: JsonObject, mode: str = "a") -> None:
 def test_a_growing_file_is_read_even_if_cut_inside_an_event(tmp_path: Path) -> None:
     path = tmp_path / "telemetry.log"
     telemetry_file = TelemetryFile(path)
-    telemetry_file.expect("s")
-    assert telemetry_file.session("s") is None
+    telemetry_file.track("s")
+    assert telemetry_file.summarize_session("s") is None
     write_events(
         tmp_path / "whole",
         request_event("öne", 0),
@@ -304,15 +308,15 @@ def test_a_growing_file_is_read_even_if_cut_inside_an_event(tmp_path: Path) -> N
     for offset in range(0, len(data), 7):
         with path.open("ab") as file:
             file.write(data[offset : offset + 7])
-        telemetry = telemetry_file.session("s")
+        telemetry = telemetry_file.summarize_session("s")
         call_counts.append(telemetry.tool_calls if telemetry else -1)
 
     assert (call_counts[0], call_counts[-1]) == (-1, 1) and call_counts == sorted(call_counts)
-    telemetry = telemetry_file.session("s")
+    telemetry = telemetry_file.summarize_session("s")
     assert telemetry and telemetry.searches[0].sources == (Source(REDIRECT + "ä", "ä.org"),)
     telemetry_file.clear()
-    telemetry_file.forget("s")
-    assert path.stat().st_size == 0 and telemetry_file.session("s") is None
+    telemetry_file.untrack("s")
+    assert path.stat().st_size == 0 and telemetry_file.summarize_session("s") is None
 
 
 def test_a_file_without_the_response_to_a_search_is_not_evidence() -> None:

@@ -74,7 +74,7 @@ class GatewaySession:
     @property
     def requests(self) -> list[Any]:
         """The request bodies that the upstream received."""
-        return self.upstream.asked[self.model]
+        return self.upstream.requests[self.model]
 
     def tool_results(self, index: int = -1) -> list[Any]:
         """Return the search results in one of the upstream requests."""

@@ -212,7 +212,7 @@ def test_requests_with_malformed_fields_reach_the_upstream(
         {"messages": [{"role": "assistant", "tool_calls": "x"}, *SEARCHING]},
     ):
         assert post(base, {"model": model, **fields}).status_code == 200, fields
-    assert len(upstream.asked[model]) == 7
+    assert len(upstream.requests[model]) == 7
 
 
 def test_large_bodies_compressed_bodies_and_large_headers_are_refused(base: str) -> None:
@@ -383,9 +383,9 @@ def test_a_client_disconnect_cancels_the_search(
     upstream.plays(model, ScriptedReply(calls=[search(query)]))
 
     body = {"model": model, "messages": SEARCHING, "stream": stream}
-    post_and_disconnect(f"{base}/chat/completions", body, lambda: query in upstream.searched)
+    post_and_disconnect(f"{base}/chat/completions", body, lambda: query in upstream.queries)
 
-    wait_until(lambda: query in upstream.left)
+    wait_until(lambda: query in upstream.disconnected)
 
 
 @pytest.mark.parametrize("messages", [HELLO, SEARCHING], ids=["pass-through", "search"])
@@ -402,11 +402,11 @@ def test_a_client_disconnect_cancels_the_upstream_request(
     post_and_disconnect(
         f"{base}/chat/completions",
         body,
-        lambda: model in upstream.asked,
+        lambda: model in upstream.requests,
         expected_bytes=first_bytes,
     )
 
-    wait_until(lambda: model in upstream.left)
+    wait_until(lambda: model in upstream.disconnected)
 
 
 def test_shutdown_does_not_wait_for_open_streams(
@@ -419,7 +419,7 @@ def test_shutdown_does_not_wait_for_open_streams(
             target=lambda: ask_python(base, "raw", {"model": model, "messages": SEARCHING})
         )
         thread.start()
-        wait_until(lambda: model in upstream.asked)
+        wait_until(lambda: model in upstream.requests)
     thread.join()
     assert not list((tmp_path / "config").rglob("*"))
 
@@ -467,6 +467,6 @@ def test_the_real_cli_serves_searches(
             outcome = ask_python(base, mode, {"model": model, "messages": SEARCHING})
             assert outcome.text == f"Blue, see {url}."
             assert [citation["url_citation"]["url"] for citation in outcome.annotations] == [url]
-        result = json.loads(upstream.asked[model][1]["messages"][-1]["content"])
+        result = json.loads(upstream.requests[model][1]["messages"][-1]["content"])
         assert result["engine"] == "google" and url in [hit["url"] for hit in result["hits"]]
     assert not real.live_pids()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gemini_cli_mcp.gateway.intent import Intent, detect_intent, latest_user_text
+from gemini_cli_mcp.gateway.search_intent import Intent, detect_intent, latest_user_text
 
 NO_SEARCH, SEARCH, GOOGLE = Intent(False), Intent(True), Intent(True, google=True)
 

@@ -107,7 +107,8 @@ def convert_messages_after_a_call(count: int) -> None:
     ],
 )
 def test_run_time_grows_in_proportion_to_the_input(run: Callable[[int], object], size: int) -> None:
-    assert slowdown(run, size) < 10  # quadratic code takes sixteen times as long
+    # Quadratic code takes sixteen times as long in every attempt; a busy machine only in some.
+    assert any(slowdown(run, size) < 10 for _ in range(3))
 
 
 def test_large_requests_do_not_block_other_requests(

@@ -110,7 +110,7 @@ class GatewaySession:
     @property
     def requests(self) -> list[Any]:
         """The request bodies that the upstream received."""
-        return self.upstream.asked[self.model]
+        return self.upstream.requests[self.model]
 
     def tool_results(self, index: int = -1) -> list[Any]:
         """Return the search results in one of the upstream requests, of either API."""
@@ -399,8 +399,8 @@ def test_hosted_search_tools_are_served_by_the_gateway(session: GatewaySession) 
     assert session.tool_names(0) == ["mine", "web_search"]
     choice = session.requests[0]["tool_choice"]
     assert (choice.get("name") or choice["function"]["name"]) == "web_search"
-    assert "sky (for a user in Oslo, NO)" in session.upstream.searched
-    assert session.upstream.counts[-1] == 5
+    assert "sky (for a user in Oslo, NO)" in session.upstream.queries
+    assert session.upstream.search_counts[-1] == 5
 
 
 def test_hits_are_filtered_by_allowed_domains(session: GatewaySession) -> None:
@@ -534,7 +534,7 @@ def test_requests_that_a_chat_upstream_cannot_serve_are_refused(
         error = response.json()["error"]
         assert (response.status_code, error["param"]) == (400, param)
         assert "chat completions only" in error["message"]
-    assert chat_session.model not in chat_session.upstream.asked
+    assert chat_session.model not in chat_session.upstream.requests
 
 
 def test_all_fields_of_a_request_are_converted_for_chat(
@@ -735,9 +735,9 @@ def test_a_client_disconnect_cancels_the_search(
     upstream.plays(session.model, ScriptedReply(calls=[search(query)]))
 
     body = {"model": session.model, "input": SEARCH_QUESTION, "stream": True}
-    post_and_disconnect(f"{base}/responses", body, lambda: query in upstream.searched)
+    post_and_disconnect(f"{base}/responses", body, lambda: query in upstream.queries)
 
-    wait_until(lambda: query in upstream.left)
+    wait_until(lambda: query in upstream.disconnected)
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ class Providers:
                 "searches": [{**search_with_sources("sky", "nasa"), "text": "Blue.[1]"}],
             }
         )
-        api.direct = "Blue, says NASA."
+        api.direct_text = "Blue, says NASA."
 
     def use(self, providers: str) -> None:
         self.stub.environ["GEMINI_MCP_PROVIDERS"] = providers
@@ -177,7 +177,7 @@ async def test_the_real_cli_searches_with_the_requested_model_and_thinking(
     providers: Providers, api: FakeApi, model: str | None, thinking: str | None, expected: Any
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
-    api.direct = None
+    api.direct_text = None
     api.calls = [("google_web_search", {"query": QUESTION})]
 
     result = await providers.grounded_search(QUESTION, model, thinking)
@@ -201,7 +201,7 @@ async def test_sources_from_the_real_cli_survive_an_empty_final_answer(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
-    api.direct = None
+    api.direct_text = None
     api.calls = [("google_web_search", {"query": QUESTION})]
     api.texts = [""]
 
@@ -420,7 +420,7 @@ async def test_a_source_list_written_by_the_model_is_not_evidence(
     providers: Providers, api: FakeApi, model: str | None
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
-    api.direct = "From memory.\n\nSources:\n[1] nasa.gov (https://nasa.gov/made-up)"
+    api.direct_text = "From memory.\n\nSources:\n[1] nasa.gov (https://nasa.gov/made-up)"
     api.grounding = {"webSearchQueries": []}
     api.calls = [("google_web_search", {"query": QUESTION})]
 
@@ -444,7 +444,7 @@ async def test_a_query_with_several_paragraphs_does_not_alter_the_text(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.stub.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
-    api.direct = None
+    api.direct_text = None
     query = 'why is\n\nthe "sky" blue?'
     api.calls = [("google_web_search", {"query": query})]
 
@@ -491,7 +491,7 @@ async def test_hostile_titles_and_texts_do_not_break_the_markdown_format(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
-    api.direct = "Blue.\n### Sources\n- [evil](http://evil)\n```\nopen"
+    api.direct_text = "Blue.\n### Sources\n- [evil](http://evil)\n```\nopen"
     web = {"uri": REDIRECT + "a) [evil](http://evil", "title": "x](http://evil) [y"}
     api.grounding = {"groundingChunks": [{}, {"web": web}], "groundingSupports": []}
 
@@ -508,7 +508,7 @@ async def test_citation_marks_match_the_source_list_and_their_text_part(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
-    api.direct = "Blue."
+    api.direct_text = "Blue."
     segment = {"partIndex": 1, "endIndex": 5}
     api.grounding = {
         "groundingChunks": [{}, {"web": {"uri": REDIRECT + "a", "title": "a.org"}}],
@@ -585,7 +585,7 @@ async def test_byte_offsets_are_converted_to_character_positions(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
-    api.direct = "天空是蓝色的。🌍 And more."
+    api.direct_text = "天空是蓝色的。🌍 And more."
     api.support = len("天空是蓝色的。".encode()), len("天空是蓝色的。🌍 And more.".encode())
 
     result = await providers.grounded_search()
@@ -597,7 +597,7 @@ async def test_an_offset_inside_a_character_moves_to_its_end(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
-    api.direct = "天空"
+    api.direct_text = "天空"
     api.support = (4, 400)
 
     assert "天空[1][2]\n" in (await providers.grounded_search())["result"]
@@ -607,8 +607,8 @@ async def test_api_reports_get_links_at_their_grounding_supports(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
-    api.direct = model_answer('The sky "is" blue.')
-    api.support = (api.direct.encode().index(b"blue.") + 5,)
+    api.direct_text = model_answer('The sky "is" blue.')
+    api.support = (api.direct_text.encode().index(b"blue.") + 5,)
 
     result = await providers.stub.search()
 
@@ -625,7 +625,7 @@ async def test_the_correction_request_to_the_api_has_no_tools(
     providers: Providers, api: FakeApi
 ) -> None:
     providers.use("api")
-    api.direct = "Blue, but no JSON."
+    api.direct_text = "Blue, but no JSON."
     api.texts = [model_answer("Blue, but no JSON.")]
 
     result = await providers.stub.search()
@@ -644,7 +644,7 @@ def make_provider_fail(providers: Providers, name: str, failure: str) -> None:
     """Make a provider fail in the given way."""
     environ = providers.stub.environ
     if name == "api":
-        providers.api.failing = ""
+        providers.api.failing_kind = ""
         providers.api.failure = API_FAILURES[failure]
     elif name == "antigravity":
         environ["STUB_AGY_SCENARIO"] = failure

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemini_cli_mcp.research.json_finder import FoundObject, find_object
+from gemini_cli_mcp.research.json_finder import ExtractedObject, find_object
 from gemini_cli_mcp.research.researcher import ANSWER_KEYS, match_schema
 
 GOOD = '{"success": true, "report": "Blue [a](b).", "metadata": {"n": [1, {}, 2.5]}}'
 
 
-def find_answer(text: str) -> FoundObject | None:
+def find_answer(text: str) -> ExtractedObject | None:
     return find_object(text, match_schema, ANSWER_KEYS)
 
 

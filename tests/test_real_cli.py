@@ -248,7 +248,7 @@ async def test_an_answer_without_text_is_a_failure(
 
 
 async def test_a_dropped_connection_is_a_failure(real: Stub, api: FakeApi) -> None:
-    api.drops = True
+    api.drops_connection = True
 
     with pytest.raises(ExecutionFailed):
         await real.search()
@@ -272,7 +272,7 @@ async def test_a_failing_search_ends_immediately_if_a_model_is_configured(
     real: Stub, api: FakeApi
 ) -> None:
     api.calls = [SEARCH]
-    api.failure, api.failing = (
+    api.failure, api.failing_kind = (
         api_error(429, "Used up.", DAILY_QUOTA, status="RESOURCE_EXHAUSTED"),
         "search",
     )
@@ -289,7 +289,7 @@ async def test_an_endless_search_is_detected_and_the_fix_is_named(
 ) -> None:
     del real.environ["GEMINI_MODEL"]
     api.calls = [SEARCH]
-    api.failure, api.failing = api_error(404, "models/x is not found."), "search"
+    api.failure, api.failing_kind = api_error(404, "models/x is not found."), "search"
     call = asyncio.ensure_future(real.search())
     await eventually(lambda: len(api.requests) > 3 and "searching" in real.messages[-1])
 
@@ -517,10 +517,10 @@ async def test_ending_a_run_removes_all_processes_and_files(
     api.hangs = "hangs" in fault
     api.hangs_after = 2 if fault == "hangs after a search" else 0
     if fault == "rate-limited search":
-        api.failure, api.failing = api_error(429, "Slow down."), "search"
+        api.failure, api.failing_kind = api_error(429, "Slow down."), "search"
     if fault == "endless search":
         del real.environ["GEMINI_MODEL"]
-        api.failure, api.failing = api_error(404, "models/x is not found."), "search"
+        api.failure, api.failing_kind = api_error(404, "models/x is not found."), "search"
     if end in ("client disconnects", "SIGTERM", "SIGKILL"):
         with start_server(real, *SEARCH_FRAMES) as server:
             await eventually(lambda: has_reached_fault(api, fault))

@@ -10,8 +10,8 @@ import anyio
 import pytest
 from mcp import Client
 
+from gemini_cli_mcp.current_owner import CURRENT_OWNER
 from gemini_cli_mcp.errors import Busy
-from gemini_cli_mcp.owner import CURRENT_OWNER
 from gemini_cli_mcp.providers.run_limiter import RunLimiter, Slot
 from tests.support import (
     QUESTION,

@@ -23,7 +23,7 @@ async def test_many_calls_with_faults_leave_nothing_behind(repetitions: int) -> 
 
     tally = await many_calls(repetitions * ALL_CASES, 20)
 
-    assert tally.left == []
+    assert tally.leftovers == []
     assert tally.unexpected == []
     assert tally.reached > repetitions * len(FAULTS) / 3
     assert tally.descriptors[1] <= tally.descriptors[0]
@@ -34,14 +34,14 @@ async def test_many_calls_with_faults_leave_nothing_behind(repetitions: int) -> 
 async def test_a_kill_at_a_random_instant_leaves_no_processes(victim: str) -> None:
     tally = await kill_servers(victim, 6)
 
-    assert (tally.left, tally.ended[victim]) == ([], 6)
+    assert (tally.leftovers, tally.outcomes[victim]) == ([], 6)
 
 
 @pytest.mark.long
 async def test_a_client_killed_in_any_round_leaves_nothing_behind() -> None:
     tally = await kill_clients(4)
 
-    assert (tally.left, sum(tally.ended.values())) == ([], 4)
+    assert (tally.leftovers, sum(tally.outcomes.values())) == ([], 4)
 
 
 @pytest.mark.parametrize("count", representatives([6, 30], [6]))
@@ -51,9 +51,9 @@ async def test_cancelled_abandoned_and_finished_jobs_leave_nothing_behind(count:
 
     tally = await many_jobs(count, limits)
 
-    assert tally.left == []
-    assert tally.ended["abandoned"] == count / 3
-    assert set(tally.ended) <= {"abandoned", "done", "CANCELLED"}
+    assert tally.leftovers == []
+    assert tally.outcomes["abandoned"] == count / 3
+    assert set(tally.outcomes) <= {"abandoned", "done", "CANCELLED"}
     assert tally.descriptors[1] <= tally.descriptors[0]
 
 
@@ -62,6 +62,6 @@ async def test_cancelled_abandoned_and_finished_jobs_leave_nothing_behind(count:
 async def test_no_call_is_lost_when_a_shared_process_is_killed() -> None:
     tally = await shared_process_calls(60, 10, 30)
 
-    assert tally.left == []
-    assert set(tally.ended) == {"success", "cancelled"}
+    assert tally.leftovers == []
+    assert set(tally.outcomes) == {"success", "cancelled"}
     assert tally.descriptors[1] <= tally.descriptors[0]

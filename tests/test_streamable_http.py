@@ -421,7 +421,7 @@ def test_readiness_and_metrics_reflect_the_calls(stub: Stub) -> None:
     ):
         assert line in page
     assert float(page.partition("\ngemini_mcp_tokens_total ")[2].split()[0]) > 0
-    assert "[INFO] POST /mcp: 200 for " in server.said and QUESTION not in server.said
+    assert "[INFO] POST /mcp: 200 for " in server.log and QUESTION not in server.log
 
 
 def test_the_server_is_not_ready_without_credentials(stub: Stub) -> None:
@@ -449,7 +449,7 @@ async def test_all_calls_succeed_under_a_small_load(calls: int, clients: int) ->
     results = await load(calls, clients)
 
     assert results.outcomes == {"success": calls}
-    assert results.left == 0
+    assert results.leftovers == 0
 
 
 def test_the_server_is_not_ready_without_a_cli(stub: Stub, tmp_path: Path) -> None:
@@ -512,4 +512,4 @@ def test_shutdown_cancels_calls_that_exceed_the_grace_period(stub: Stub, twice: 
         elapsed = time.monotonic() - started
     assert "-32800" in search.reply, "the waiting client must receive the cancellation"
     assert twice or 0.9 < elapsed < 9, "the configured grace period applies"
-    assert "ASGI" not in server.said
+    assert "ASGI" not in server.log

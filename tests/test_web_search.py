@@ -41,7 +41,7 @@ from tests.support import (
     search_with_sources,
 )
 from tests.support.cli import run_command
-from tests.support.fake_api import POLL, fake_api
+from tests.support.fake_api import POLL_INTERVAL, fake_api
 from tests.support.mcp_server import in_process_client
 
 HIT = {
@@ -95,7 +95,7 @@ def fake_glm() -> Generator[FakeGlm]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     fake = FakeGlm(f"http://127.0.0.1:{server.server_port}/api/paas/v4")
-    thread = threading.Thread(target=server.serve_forever, args=(POLL,))
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_INTERVAL,))
     thread.start()
     try:
         yield fake

@@ -16,10 +16,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gemini_cli_mcp import __version__
-from gemini_cli_mcp.gateway.capabilities import UpstreamCapabilities
 from gemini_cli_mcp.gateway.chat import ChatEndpoint
+from gemini_cli_mcp.gateway.client_disconnect import DisconnectAwareResponse, WriteResponse
 from gemini_cli_mcp.gateway.continuations import ChatContinuations, ResponseContinuations
-from gemini_cli_mcp.gateway.disconnect import DisconnectAwareResponse, WriteResponse
 from gemini_cli_mcp.gateway.passthrough import pass_through
 from gemini_cli_mcp.gateway.response_writer import ResponseWriter
 from gemini_cli_mcp.gateway.responses.endpoint import ResponsesEndpoint
@@ -28,6 +27,7 @@ from gemini_cli_mcp.gateway.search_options import HostedSearchOptions
 from gemini_cli_mcp.gateway.search_runner import SearchRunner, search_function
 from gemini_cli_mcp.gateway.tool_injection import conversation_items, engines_to_inject
 from gemini_cli_mcp.gateway.tool_loop import CHAT_PATH, parse_json
+from gemini_cli_mcp.gateway.upstream_capabilities import UpstreamCapabilities
 from gemini_cli_mcp.gateway.upstream_client import (
     UpstreamClient,
     UpstreamRejected,

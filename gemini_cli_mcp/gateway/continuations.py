@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from gemini_cli_mcp.gateway.intent import latest_user_text
 from gemini_cli_mcp.gateway.responses.builder import SEARCH_ID_PREFIX
+from gemini_cli_mcp.gateway.search_intent import latest_user_text
 from gemini_cli_mcp.gateway.search_runner import tool_result_json
 from gemini_cli_mcp.gateway.tool_calls import ToolCall
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty

@@ -1,6 +1,6 @@
 """Decide whether a request gets our `web_search` tool, and add it, in both APIs."""
 
-from gemini_cli_mcp.gateway.intent import detect_intent, latest_user_text
+from gemini_cli_mcp.gateway.search_intent import detect_intent, latest_user_text
 from gemini_cli_mcp.gateway.tool_calls import WEB_SEARCH_NAME
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 from gemini_cli_mcp.research.web_search_schema import web_search_schema

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gemini_cli_mcp.current_owner import CURRENT_OWNER
 from gemini_cli_mcp.errors import ConfigError
-from gemini_cli_mcp.owner import CURRENT_OWNER
 
 logger = logging.getLogger(__name__)
 

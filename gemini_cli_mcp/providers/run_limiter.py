@@ -19,8 +19,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from gemini_cli_mcp.current_owner import CURRENT_OWNER
 from gemini_cli_mcp.errors import Busy
-from gemini_cli_mcp.owner import CURRENT_OWNER
 from gemini_cli_mcp.types import ProgressCallback
 
 INITIAL_RUN_ESTIMATE = 20.0

@@ -41,7 +41,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class FoundObject:
+class ExtractedObject:
     """The object and how it was obtained."""
 
     object: JsonObject
@@ -50,7 +50,9 @@ class FoundObject:
     """Whether the repair had to close an unterminated string."""
 
 
-def find_object(text: str, match_schema: MatchSchema, keys: frozenset[str]) -> FoundObject | None:
+def find_object(
+    text: str, match_schema: MatchSchema, keys: frozenset[str]
+) -> ExtractedObject | None:
     """Return the last matching object in `text`, repaired locally if necessary.
 
     `keys` are the keys an answer may have; a brace followed by one of them starts an answer.
@@ -64,7 +66,7 @@ def find_object(text: str, match_schema: MatchSchema, keys: frozenset[str]) -> F
         if enclosing >= 0 and start < answer_spans[enclosing][1]:
             continue
         if end - start >= MIN_OBJECT_CHARS and (answer := _load(text[start:end], match_schema)):
-            return FoundObject(answer)
+            return ExtractedObject(answer)
     for start in reversed(answer_starts[-2:]):
         for region in _repair_candidates(text[start:]):
             if match := _repair(region, match_schema, keys):
@@ -192,13 +194,13 @@ def _repair_candidates(text: str) -> Iterator[str]:
         yield to_last_brace
 
 
-def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> FoundObject | None:
+def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> ExtractedObject | None:
     closed = _close_unterminated(region)
     if closed is None:
         return None
     text, truncated = closed
     if match := _load(text, match_schema, strict=False):
-        return FoundObject(match, repaired=True, truncated=truncated)
+        return ExtractedObject(match, repaired=True, truncated=truncated)
     if len(region) > MAX_REPAIR_CHARS:
         return None
     if len(_COSTLY_CHAR.findall(region)) * len(region) > MAX_REPAIR_COST:
@@ -216,7 +218,7 @@ def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> Fou
     if len(repaired) < MIN_KEPT_RATIO * len(region) or _count_keys(repaired) < _count_keys(region):
         return None
     match = _load(repaired, match_schema)
-    return FoundObject(match, repaired=True, truncated=truncated) if match else None
+    return ExtractedObject(match, repaired=True, truncated=truncated) if match else None
 
 
 def _close_unterminated(region: str) -> tuple[str, bool] | None:

@@ -19,10 +19,10 @@ from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, PermissionDen
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 from gemini_cli_mcp.providers.base import Provider, Reply
 from gemini_cli_mcp.research.citation_gate import check_text
-from gemini_cli_mcp.research.correction import correct, word_overlap
 from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.research.fallback import first_success
-from gemini_cli_mcp.research.json_finder import FoundObject, find_object
+from gemini_cli_mcp.research.json_correction import correct, word_overlap
+from gemini_cli_mcp.research.json_finder import ExtractedObject, find_object
 from gemini_cli_mcp.research.retry import Sleep, is_retryable_now, retry_delay
 from gemini_cli_mcp.types import ProgressCallback, Usage
 from gemini_cli_mcp.workspace import Workspace
@@ -194,7 +194,7 @@ class Researcher:
         invalid_output: str,
         progress: ProgressCallback,
         usages: list[Usage],
-    ) -> FoundObject:
+    ) -> ExtractedObject:
         try:
             reply = await correct(provider, self.workspace, invalid_output, progress)
         except GeminiMcpError as error:
@@ -207,7 +207,7 @@ class Researcher:
         raise ExecutionFailed("The answer was not valid JSON, and neither was the correction.")
 
 
-async def _find_answer(reply: Reply) -> FoundObject | None:
+async def _find_answer(reply: Reply) -> ExtractedObject | None:
     # In a thread: megabytes of hostile text must not block the event loop.
     return await anyio.to_thread.run_sync(
         find_object, reply.text, match_schema, ANSWER_KEYS, abandon_on_cancel=True

@@ -18,8 +18,8 @@ from mcp.server.stdio import stdio_server
 from mcp.types import Resource, ResourceTemplate, Tool
 
 from gemini_cli_mcp import __version__
+from gemini_cli_mcp.current_owner import CURRENT_OWNER
 from gemini_cli_mcp.errors import GeminiMcpError
-from gemini_cli_mcp.owner import CURRENT_OWNER
 from gemini_cli_mcp.research.web_search_schema import web_search_schema
 from gemini_cli_mcp.server import resources, schemas
 from gemini_cli_mcp.server.handlers import CallMetrics, ToolHandlers

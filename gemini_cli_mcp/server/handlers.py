@@ -12,10 +12,10 @@ from anyio import to_thread
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 
+from gemini_cli_mcp.current_owner import CURRENT_OWNER
 from gemini_cli_mcp.errors import GeminiMcpError, InvalidInput, failure_result
 from gemini_cli_mcp.jobs import CompletionCallback, Job, JobService
 from gemini_cli_mcp.json_values import JsonObject, object_or_empty
-from gemini_cli_mcp.owner import CURRENT_OWNER
 from gemini_cli_mcp.progress import ProgressFeed, ProgressSink
 from gemini_cli_mcp.redaction import sanitize_json
 from gemini_cli_mcp.server.call_registry import CallRegistry

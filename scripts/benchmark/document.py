@@ -80,7 +80,7 @@ def render_page(results: Results) -> str:
             outcomes=", ".join(f"{count} {name}" for name, count in results.load.outcomes.items()),
             memory_before=results.load.memory[0],
             memory_after=results.load.memory[1],
-            left=results.load.left or "none",
+            left=results.load.leftovers or "none",
             sizes=" | ".join(f"{size // 1000:,} kB" for size in TEXT_SIZES),
             rule="---|" * len(TEXT_SIZES),
             json_finder=_rows(

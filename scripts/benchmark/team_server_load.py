@@ -39,7 +39,7 @@ class LoadResults:
     outcomes: dict[str, int]
     memory: tuple[float, float]
     """Megabytes of the server after a tenth of the calls, and after all of them."""
-    left: int
+    leftovers: int
     """Processes and files that remain after SIGTERM."""
 
 

@@ -15,7 +15,7 @@ from tests.support import REDIRECT
 Body = dict[str, Any]
 SEARCH = ("google_web_search", {"query": "why is the sky blue"})
 """A tool call that the model makes."""
-POLL = 0.02
+POLL_INTERVAL = 0.02
 """Seconds between shutdown checks of a loopback server; the default is 0.5."""
 
 
@@ -58,15 +58,15 @@ class FakeApi:
     """The calls of each conversation, instead of the same `calls` for all."""
     sites: dict[str, str] = field(default_factory=dict[str, str])
     """The only site found for a query; any other query finds two."""
-    memory: str = "From memory."
+    ungrounded_text: str = "From memory."
     """The text of a search without hits (its query has an empty name in `sites`)."""
-    fetched: str = "A page about blue."
+    fetch_text: str = "A page about blue."
     """The text of a fetch."""
     retrieves: bool = True
     """Whether a fetch reports the allowed pages as retrieved."""
     queries: list[str] = field(default_factory=list[str])
     """The search queries in the grounding metadata."""
-    direct: str | None = None
+    direct_text: str | None = None
     """The text of a direct API request with Google Search."""
     support: tuple[int, ...] = (4,)
     """Byte offsets in that text where supported segments end."""
@@ -76,7 +76,7 @@ class FakeApi:
     """A raw response body that replaces everything else."""
     failure: tuple[int, Body] | None = None
     """Status and body of every response, or only of responses to `failing` requests."""
-    failing: str = ""
+    failing_kind: str = ""
     """main, search or fetch; if empty, all of them."""
     delay: float = 0
     """Seconds before each response."""
@@ -85,29 +85,29 @@ class FakeApi:
     """The number of requests that are answered before one hangs."""
     waiting: int = 0
     """The number of requests that hang, are held or have been held."""
-    held: str = ""
+    hold_text: str = ""
     """A text: a request that contains it waits for `let_go`."""
-    let_go: threading.Event = field(default_factory=threading.Event)
-    drops: bool = False
+    release: threading.Event = field(default_factory=threading.Event)
+    drops_connection: bool = False
     finish: str = "STOP"
     preface: str = ""
     """The text that the model writes before its first tool call."""
-    last: Body | None = None
+    final_candidate: Body | None = None
     """The final candidate of each conversation, instead of a text."""
     requests: list[Request] = field(default_factory=list[Request])
     _finished_conversations: int = 0
 
     def answer(self, request: Request) -> tuple[int, Body]:
         self.requests.append(request)
-        if self.failure and self.failing in ("", request.kind):
+        if self.failure and self.failing_kind in ("", request.kind):
             return self.failure
         if request.kind == "search":
             sites = [site for query, site in self.sites.items() if query in request.text]
             if sites == [""]:
-                return 200, _candidate([{"text": self.memory}])
-            text = self.direct or "Blue, says NASA."
+                return 200, _candidate([{"text": self.ungrounded_text}])
+            text = self.direct_text or "Blue, says NASA."
             parts: list[Body] = [{"text": text}]
-            if self.direct:
+            if self.direct_text:
                 parts.insert(0, {"text": "I think.", "thought": True})
             grounding = self.grounding or _grounding(self.support, *sites)
             if self.queries:
@@ -126,8 +126,8 @@ class FakeApi:
             call = {"name": name, "args": arguments, "id": f"call-{turn}"}
             preface: list[Body] = [{"text": self.preface}] if self.preface and not turn else []
             return 200, _candidate([*preface, {"functionCall": call}])
-        if self.last:
-            return 200, {"candidates": [self.last]}
+        if self.final_candidate:
+            return 200, {"candidates": [self.final_candidate]}
         text = self.texts[min(self._finished_conversations, len(self.texts) - 1)]
         self._finished_conversations += 1
         if self.finish != "STOP":
@@ -135,7 +135,7 @@ class FakeApi:
         return 200, _candidate([{"text": text}])
 
     def _fetch_response(self, request: Request) -> Body:
-        response = _candidate([{"text": self.fetched}])
+        response = _candidate([{"text": self.fetch_text}])
         if self.retrieves:
             response["candidates"][0]["urlContextMetadata"] = _url_metadata(request.text)
         return response
@@ -200,14 +200,14 @@ def fake_api() -> Generator[FakeApi]:
             if hangs:
                 api.waiting += 1
                 stopping.wait()
-            if hangs or api.drops:
+            if hangs or api.drops_connection:
                 self.close_connection = True
                 self.connection.shutdown(socket.SHUT_RDWR)
                 api.requests.append(Request(kind, path[1], body, len(raw), key))
                 return
-            if api.held and api.held.encode() in raw:
+            if api.hold_text and api.hold_text.encode() in raw:
                 api.waiting += 1
-                api.let_go.wait()
+                api.release.wait()
             stopping.wait(api.delay)
             status, response = api.answer(Request(kind, path[1], body, len(raw), key))
             data = (api.raw or json.dumps(response)).encode()
@@ -235,13 +235,13 @@ def fake_api() -> Generator[FakeApi]:
     stopping = threading.Event()
     server = Server(("127.0.0.1", 0), Handler)
     api = FakeApi(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, args=(POLL,))
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_INTERVAL,))
     thread.start()
     try:
         yield api
     finally:
         stopping.set()
-        api.let_go.set()
+        api.release.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -32,7 +32,7 @@ FAULTS: dict[str, Turn] = {
 }
 
 
-def is_reached(stub: Stub, fault: Turn) -> Callable[[], bool]:
+def fault_reached(stub: Stub, fault: Turn) -> Callable[[], bool]:
     """Return a condition: the stub has reached its fault and started all its children."""
     return lambda: bool(stub.hanging_pids) and len(stub.live_pids()) == 1 + fault.get("children", 0)
 

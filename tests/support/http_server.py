@@ -25,7 +25,7 @@ class RunningServer:
     address: str
     process: "subprocess.Popen[bytes]"
     stub: Stub
-    said: str = ""
+    log: str = ""
     """Its log, available after it has stopped."""
 
     @property
@@ -79,7 +79,7 @@ def running_server(
             process.terminate()
         process.wait(30)
     log_text = log.read_text()
-    server.said = log_text
+    server.log = log_text
     assert process.returncode == 0, log_text
     assert "Traceback" not in log_text, log_text
     assert not any(token in log_text for token in TOKENS)

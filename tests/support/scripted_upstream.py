@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.support import native_responses as native
-from tests.support.fake_api import POLL
+from tests.support.fake_api import POLL_INTERVAL
 
 SEARCH_QUESTION = "Search the web for the blue sky"
 """A user message that asks for a search."""
@@ -77,16 +77,16 @@ class ScriptedUpstream:
 
     def __init__(self) -> None:
         self.scripts: dict[str, list[ScriptedReply]] = {}
-        self.asked: dict[str, list[Any]] = {}
+        self.requests: dict[str, list[Any]] = {}
         self.headers: dict[str, list[dict[str, str]]] = {}
         self.contents: list[bytes] = []
         """The raw bodies of all requests."""
         self.paths: list[str] = []
-        self.searched: list[str] = []
-        self.counts: list[int] = []
+        self.queries: list[str] = []
+        self.search_counts: list[int] = []
         self.engine_delays: dict[str, float] = {}
         self.engine_failures: dict[str, tuple[int, Any]] = {}
-        self.left: list[str] = []
+        self.disconnected: list[str] = []
         """Models and queries whose client disconnected early."""
         self.address = ""
 
@@ -95,7 +95,7 @@ class ScriptedUpstream:
         self.scripts[model] = list(replies)
 
     def next(self, model: str, body: Any, headers: dict[str, str]) -> ScriptedReply:
-        self.asked.setdefault(model, []).append(body)
+        self.requests.setdefault(model, []).append(body)
         self.headers.setdefault(model, []).append(headers)
         script = self.scripts.get(model) or [ScriptedReply("Hello.")]
         return script.pop(0) if len(script) > 1 else script[0]
@@ -149,12 +149,12 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._send_reply(body)
         except OSError:
-            self.upstream.left.append(str(body.get("model") or body.get("search_query")))
+            self.upstream.disconnected.append(str(body.get("model") or body.get("search_query")))
 
     def _search(self, body: Any) -> None:
         query = body["search_query"]
-        self.upstream.counts.append(body["count"])
-        self.upstream.searched.append(query)
+        self.upstream.search_counts.append(body["count"])
+        self.upstream.queries.append(query)
         self._wait(self.upstream.engine_delays.get(query, 0))
         if query in self.upstream.engine_failures:
             status, failure = self.upstream.engine_failures[query]
@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.thought:
             message["reasoning_content"] = reply.thought
         completion = {
-            "id": f"chatcmpl-{len(self.upstream.asked[body['model']])}",
+            "id": f"chatcmpl-{len(self.upstream.requests[body['model']])}",
             "object": "chat.completion",
             "created": 1_700_000_000,
             "model": body["model"],
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json(completion, reply)
 
     def _send_responses_reply(self, body: Any, reply: ScriptedReply) -> None:
-        events = native.events(body, reply, len(self.upstream.asked[body["model"]]))
+        events = native.events(body, reply, len(self.upstream.requests[body["model"]]))
         if not body.get("stream"):
             self._send_json(events[-1]["response"], reply)
             return
@@ -241,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _chat_events(self, body: Any, reply: ScriptedReply) -> list[bytes]:
         head = {
-            "id": f"chatcmpl-{len(self.upstream.asked[body['model']])}",
+            "id": f"chatcmpl-{len(self.upstream.requests[body['model']])}",
             "object": "chat.completion.chunk",
             "created": 1_700_000_000,
             "model": body["model"],
@@ -298,7 +298,7 @@ def scripted_upstream() -> Generator[ScriptedUpstream]:
     handler = type("Handler", (_Handler,), {"upstream": upstream})
     server = _Server(("127.0.0.1", 0), handler)
     upstream.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(POLL,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_INTERVAL,), daemon=True)
     thread.start()
     try:
         yield upstream

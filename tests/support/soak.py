@@ -70,11 +70,11 @@ ESCAPED_CHILD_FAULTS = {
 class Tally:
     """The outcomes of the calls, and what remained of them."""
 
-    ended: Counter[str] = field(default_factory=Counter[str])
+    outcomes: Counter[str] = field(default_factory=Counter[str])
     unexpected: list[str] = field(default_factory=list[str])
     reached: int = 0
     """The number of faults that the CLI has reached."""
-    left: list[str] = field(default_factory=list[str])
+    leftovers: list[str] = field(default_factory=list[str])
     slowest: float = 0
     descriptors: tuple[int, int] = (0, 0)
     kilobytes: tuple[int, int] = (0, 0)
@@ -98,7 +98,7 @@ async def many_calls(calls: int, concurrency: int, seed: int = 1) -> Tally:
                 stub.plays(turn)
                 started = time.monotonic()
                 outcome = await _run_search(stub, cancel_after)
-                tally.ended[outcome] += 1
+                tally.outcomes[outcome] += 1
                 tally.reached += bool(stub.hanging_pids)
                 tally.slowest = max(tally.slowest, time.monotonic() - started)
                 if outcome not in (EXPECTED[name], "cancelled"):
@@ -106,7 +106,7 @@ async def many_calls(calls: int, concurrency: int, seed: int = 1) -> Tally:
                 try:
                     await eventually(lambda: not stub.live_pids() and not stub.leftover_files())
                 except TimeoutError:
-                    tally.left.append(name)
+                    tally.leftovers.append(name)
 
     before = count_descriptors(), resident_kilobytes()
     async with anyio.create_task_group() as tasks:
@@ -151,11 +151,11 @@ async def kill_servers(victim: str, times: int, seed: int = 1) -> Tally:
             stub.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
             stub.plays(turn)
             seconds = await _seconds_until_cleaned_up(stub, victim, rng.uniform(0, 0.3))
-        tally.ended[victim] += 1
+        tally.outcomes[victim] += 1
         if seconds is not None:
             tally.slowest = max(tally.slowest, seconds)
         elif victim == "server" or name not in ESCAPED_CHILD_FAULTS:
-            tally.left.append(name)
+            tally.leftovers.append(name)
     return tally
 
 
@@ -189,7 +189,7 @@ async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
                 with suppress(MCPError):
                     seconds = rng.uniform(0.1, 2)
                     await client.call_tool("deep_search", arguments, read_timeout_seconds=seconds)
-                tally.ended["abandoned"] += 1
+                tally.outcomes["abandoned"] += 1
                 return
             response = await client.call_tool("deep_search", {**arguments, "wait_seconds": 0})
             started: Result = response.structured_content or {}
@@ -197,7 +197,7 @@ async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
             await anyio.sleep(rng.uniform(0, 2))
             tool = "deep_search_cancel" if number % 3 else "deep_search_result"
             result: Result = (await client.call_tool(tool, job)).structured_content or {}
-            tally.ended[result["error"]["code"] if "error" in result else result["status"]] += 1
+            tally.outcomes[result["error"]["code"] if "error" in result else result["status"]] += 1
 
         before = count_descriptors(), resident_kilobytes()
         async with Client(server) as client:
@@ -210,10 +210,10 @@ async def many_jobs(count: int, limits: Limits, seed: int = 1) -> Tally:
                     lambda: not stub.live_pids() and len(asyncio.all_tasks()) <= task_count, 20
                 )
             except TimeoutError:
-                tally.left.append(f"{stub.live_pids()} {len(asyncio.all_tasks())} tasks")
+                tally.leftovers.append(f"{stub.live_pids()} {len(asyncio.all_tasks())} tasks")
             if records := [path for path in stub.leftover_files() if path.suffix == ".jsonl"]:
-                tally.left.append(f"{records}")
-        tally.left += map(str, stub.leftover_files())
+                tally.leftovers.append(f"{records}")
+        tally.leftovers += map(str, stub.leftover_files())
         tally.descriptors = before[0], count_descriptors()
         tally.kilobytes = before[1], resident_kilobytes()
     return tally
@@ -235,7 +235,7 @@ async def shared_process_calls(
             async with limit:
                 started = time.monotonic()
                 call = program.search(progress=lambda _: None)
-                tally.ended[await _outcome(call, cancel_after)] += 1
+                tally.outcomes[await _outcome(call, cancel_after)] += 1
                 tally.slowest = max(tally.slowest, time.monotonic() - started)
 
         async with acp_program(stub) as program:
@@ -254,7 +254,7 @@ async def shared_process_calls(
                     await program.wait_ready()
             tally.descriptors = before[0], count_descriptors()
             tally.kilobytes = before[1], resident_kilobytes()
-        tally.left += [*map(str, program.pids()), *map(str, stub.leftover_files())]
+        tally.leftovers += [*map(str, program.pids()), *map(str, stub.leftover_files())]
     return tally
 
 
@@ -304,8 +304,8 @@ async def kill_clients(times: int, seed: int = 1) -> Tally:
                 leftovers = (
                     f"server {is_alive(server)}, runs {stub.live_pids()}, {stub.leftover_files()}"
                 )
-                tally.left.append(f"client {number}: {leftovers}")
-            tally.ended[f"in round {len(stub.runs)}"] += 1
+                tally.leftovers.append(f"client {number}: {leftovers}")
+            tally.outcomes[f"in round {len(stub.runs)}"] += 1
             tally.slowest = max(tally.slowest, time.monotonic() - started)
             await client.aclose()
     return tally
@@ -342,20 +342,34 @@ def resident_kilobytes() -> int:
 async def main() -> None:
     for victim in ("server", "guardian"):
         tally = await kill_servers(victim, 50)
-        print(f"50 kills of the {victim}: leftovers {tally.left}, slowest {tally.slowest:.2f} s")
+        print(
+            f"50 kills of the {victim}: leftovers {tally.leftovers}, slowest {tally.slowest:.2f} s"
+        )
     tally = await many_jobs(30, Limits(job_abandon_timeout=3))
-    print(f"30 jobs: {dict(tally.ended)}, leftovers {tally.left}, descriptors {tally.descriptors}")
+    print(
+        f"30 jobs: {dict(tally.outcomes)}, leftovers {tally.leftovers}, "
+        f"descriptors {tally.descriptors}"
+    )
     tally = await kill_clients(30)
-    print(f"30 clients killed, {dict(tally.ended)}: leftovers {tally.left}, {tally.slowest:.2f} s")
+    print(
+        f"30 clients killed, {dict(tally.outcomes)}: leftovers {tally.leftovers}, "
+        f"{tally.slowest:.2f} s"
+    )
     for part in range(2):  # 2,000 in total; the first thousand are the warm-up
         tally = await shared_process_calls(1000, 20, 100, seed=part)
-        print(f"1000 calls in shared processes: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
-        print(f"  leftovers {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
+        print(
+            f"1000 calls in shared processes: {dict(tally.outcomes)}, slowest {tally.slowest:.1f} s"
+        )
+        print(
+            f"  leftovers {tally.leftovers}; descriptors {tally.descriptors}; kB {tally.kilobytes}"
+        )
     for part in range(3):  # the first part is the warm-up: memory must not grow after it
         tally = await many_calls(250, 20, seed=part)
-        print(f"250 calls, 20 concurrent: {dict(tally.ended)}, slowest {tally.slowest:.1f} s")
+        print(f"250 calls, 20 concurrent: {dict(tally.outcomes)}, slowest {tally.slowest:.1f} s")
         print(f"  unexpected {tally.unexpected}; {tally.reached} faults reached")
-        print(f"  leftovers {tally.left}; descriptors {tally.descriptors}; kB {tally.kilobytes}")
+        print(
+            f"  leftovers {tally.leftovers}; descriptors {tally.descriptors}; kB {tally.kilobytes}"
+        )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from gemini_cli_mcp.providers.gemini.acp_client import AcpError
 from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL, EventLog
 from gemini_cli_mcp.providers.gemini.run_result import RunResult
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord
-from gemini_cli_mcp.providers.gemini.telemetry import Telemetry
+from gemini_cli_mcp.providers.gemini.telemetry_reader import Telemetry
 
 TURN_LIMIT_EXIT_CODE = 53
 """Exit code of a standalone run that reaches the turn limit."""

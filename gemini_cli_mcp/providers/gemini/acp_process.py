@@ -23,7 +23,7 @@ from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.providers.gemini.home import Home
 from gemini_cli_mcp.providers.gemini.run_result import RunResult
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
-from gemini_cli_mcp.providers.gemini.telemetry import Telemetry, TelemetryFile
+from gemini_cli_mcp.providers.gemini.telemetry_reader import Telemetry, TelemetryFile
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.types import ProgressCallback
 
@@ -149,7 +149,7 @@ class AcpProcess:
         self.run_count += 1
         turn = AcpTurnAdapter(EventLog(progress, self._limits, self._secrets))
         turn.events.add_event({"type": "init", "session_id": session_id})
-        self._telemetry.expect(session_id)
+        self._telemetry.track(session_id)
         text = prompt.encode("utf-8", "replace").decode()
         response = self._client.prompt(session_id, text, turn.handle_update)
         record = None
@@ -160,7 +160,7 @@ class AcpProcess:
                 record = self._read_and_delete_record(session_id)
             else:
                 self._client.unsubscribe(session_id)
-                self._telemetry.forget(session_id)
+                self._telemetry.untrack(session_id)
                 self._cancelling_count += 1
                 self._tasks.start_soon(self._cancel_turn, session_id, response)
         if end_reason == "exited":
@@ -179,12 +179,14 @@ class AcpProcess:
         telemetry = None
         with anyio.move_on_after(self._limits.telemetry_timeout if turn.tool_calls else 0):
             while True:
-                telemetry = self._telemetry.session(session_id, record.searches if record else ())
+                telemetry = self._telemetry.summarize_session(
+                    session_id, record.searches if record else ()
+                )
                 if telemetry and telemetry.tool_calls >= turn.tool_calls:
                     break
                 telemetry = None
                 await anyio.sleep(TELEMETRY_POLL_INTERVAL)
-        self._telemetry.forget(session_id)
+        self._telemetry.untrack(session_id)
         return telemetry
 
     async def _clear_telemetry_when_idle(self) -> None:

@@ -18,7 +18,10 @@ from secrets import token_hex
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.child_environment import allowed_variables
-from gemini_cli_mcp.providers.gemini.telemetry import DISABLED_ENVIRONMENT, ENABLED_ENVIRONMENT
+from gemini_cli_mcp.providers.gemini.telemetry_reader import (
+    DISABLED_ENVIRONMENT,
+    ENABLED_ENVIRONMENT,
+)
 from gemini_cli_mcp.types import Thinking, thinking_setting
 from gemini_cli_mcp.workspace import Workspace
 

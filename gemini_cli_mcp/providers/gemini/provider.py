@@ -33,7 +33,7 @@ from gemini_cli_mcp.providers.gemini.home import (
 )
 from gemini_cli_mcp.providers.gemini.run_result import RunResult
 from gemini_cli_mcp.providers.gemini.session_record import read_and_delete_record
-from gemini_cli_mcp.providers.gemini.telemetry import read_telemetry
+from gemini_cli_mcp.providers.gemini.telemetry_reader import read_telemetry
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.settings.env import Settings

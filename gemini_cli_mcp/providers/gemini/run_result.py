@@ -9,7 +9,7 @@ from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.providers.gemini.failures import classify_failure
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord
-from gemini_cli_mcp.providers.gemini.telemetry import Telemetry
+from gemini_cli_mcp.providers.gemini.telemetry_reader import Telemetry
 
 
 @dataclass(frozen=True)

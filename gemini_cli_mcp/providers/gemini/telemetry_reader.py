@@ -79,11 +79,13 @@ class TelemetryFile:
         self._unparsed = ""
         self._events: dict[str, list[JsonObject]] = {}
 
-    def expect(self, session_id: str) -> None:
+    def track(self, session_id: str) -> None:
         """Start collecting the events of this session."""
         self._events.setdefault(session_id, [])
 
-    def session(self, session_id: str, recorded: Sequence[RecordedSearch] = ()) -> Telemetry | None:
+    def summarize_session(
+        self, session_id: str, recorded: Sequence[RecordedSearch] = ()
+    ) -> Telemetry | None:
         """Return the evidence collected so far; None if there is no complete API response yet.
 
         `recorded` holds the searches of the session record, used to match responses to searches.
@@ -93,7 +95,7 @@ class TelemetryFile:
                 events.append(event)
         return summarize(self._events.get(session_id, []), recorded)
 
-    def forget(self, session_id: str) -> None:
+    def untrack(self, session_id: str) -> None:
         """Discard the events of this session."""
         self._events.pop(session_id, None)
 
@@ -127,8 +129,8 @@ def read_telemetry(
 ) -> Telemetry | None:
     """Return the evidence in the file of an exited process; None if it is incomplete."""
     file = TelemetryFile(path)
-    file.expect(session_id)
-    return file.session(session_id, recorded)
+    file.track(session_id)
+    return file.summarize_session(session_id, recorded)
 
 
 def summarize(

@@ -3,7 +3,7 @@
 import pytest
 
 from gemini_cli_mcp.errors import ExecutionFailed
-from gemini_cli_mcp.research.correction import (
+from gemini_cli_mcp.research.json_correction import (
     LINE_BREAK,
     MAX_LINE_CHARS,
     MAX_LINES,
