@@ -2,5 +2,5 @@
 
 from contextvars import ContextVar
 
-CURRENT_OWNER: ContextVar[str] = ContextVar("OWNER", default="stdio")
+CURRENT_OWNER: ContextVar[str] = ContextVar("CURRENT_OWNER", default="stdio")
 """Set when a request arrives; the default is the single stdio client or terminal user."""

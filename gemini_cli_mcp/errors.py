@@ -17,9 +17,9 @@ GeminiMcpError
 ├── InvalidInput      INVALID_INPUT    invalid arguments
 └── ConfigError       CONFIG_ERROR     invalid configuration
 
-Foreign errors are translated where they can be interpreted; each public surface turns these
-into its own format in one place, with `failure_result`. Messages never contain a key, a token,
-a prompt or a stack trace.
+Errors of libraries and CLIs are translated where they can be interpreted; each public surface
+turns these into its own format in one place, with `failure_result`. Messages never contain a key,
+a token, a prompt or a stack trace.
 """
 
 from typing import ClassVar

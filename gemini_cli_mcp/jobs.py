@@ -138,7 +138,7 @@ class JobService:
         if job is None or job.owner != owner:
             raise NotFound(
                 "No such job. Finished jobs are kept for an hour, at most "
-                f"{self._limits.max_finished_jobs} of them, and are lost when the server stops."
+                f"{self._limits.max_finished_jobs} per owner, and are lost when the server stops."
             )
         return job
 

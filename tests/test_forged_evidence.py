@@ -437,9 +437,9 @@ def test_fetch_prompts_are_parsed_the_way_the_cli_parses_them(
 def test_a_record_alone_is_trusted_only_from_unofficial_clis(official: bool) -> None:
     search = RecordedSearch("q", sources=(Source(REDIRECT + "a", "a.org"),))
     record = SessionRecord("model", True, (search,), ())
-    transcript = EventLog(lambda _: None, Limits(), session_id="s")
+    events = EventLog(lambda _: None, Limits(), session_id="s")
 
-    result = RunResult(Completed("exited", 0, ""), transcript, record, None, official)
+    result = RunResult(Completed("exited", 0, ""), events, record, None, official)
 
     assert result.reply.record_only is official
     assert result.has_sources is not official

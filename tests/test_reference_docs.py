@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +21,7 @@ CONFIGURATION = (ROOT / "docs/configuration.md").read_text("utf-8")
 COMMANDS = (ROOT / "docs/commands.md").read_text("utf-8")
 TOOL_PAGE = (ROOT / "docs/tools.md").read_text("utf-8")
 TROUBLESHOOTING = (ROOT / "docs/troubleshooting.md").read_text("utf-8")
-VARIABLE = re.compile(r"\b(?:GEMINI_MCP|DEEP_SEARCH|STUB_GEMINI)_[A-Z_]+\b")
+VARIABLE = re.compile(r"\b(?:GEMINI_MCP|DEEP_SEARCH|STUB_GEMINI|STUB_AGY)_[A-Z_]+\b")
 UNLISTED_VARIABLES = {"GEMINI_MCP_HTTP_TOKENS", "GEMINI_MCP_UPSTREAM_KEY"}
 """Secrets, which are not part of `Settings`."""
 
@@ -57,10 +58,21 @@ def test_secret_variables_are_listed_once() -> None:
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_no_page_names_a_variable_that_does_not_exist(page: Path) -> None:
     known = {field.title for field in Settings.model_fields.values()} | UNLISTED_VARIABLES
-    stub = (ROOT / "scripts/stub-gemini").read_text("utf-8")
     named = set(VARIABLE.findall(page.read_text("utf-8")))
 
-    assert named <= known | set(VARIABLE.findall(stub))
+    assert named <= known | stub_variables()
+
+
+def stub_variables() -> set[str]:
+    stubs = (ROOT / "scripts/stub-gemini", ROOT / "scripts/stub-agy")
+    variables = {name for stub in stubs for name in VARIABLE.findall(stub.read_text("utf-8"))}
+    return {name for name in variables if name.startswith("STUB_")}
+
+
+def test_every_variable_of_the_stubs_is_listed_once() -> None:
+    page = (ROOT / "docs/ci.md").read_text("utf-8")
+
+    assert sorted(first_cells(page)) == sorted(stub_variables())
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
@@ -73,14 +85,13 @@ def subcommands() -> dict[str, argparse.ArgumentParser]:
 
 def test_every_command_is_listed_once_and_exists() -> None:
     table = COMMANDS.partition("## ")[0]
+    rows = re.findall(r"^\| `([\w-]+)[^|]*\|", table, re.MULTILINE)
 
-    assert list(dict.fromkeys(word.split()[0] for word in first_cells(table))) == list(
-        subcommands()
-    )
+    assert rows == list(subcommands())
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """Its options without --help."""
+    """Return all options except --help."""
     return {
         option
         for action in parser._actions
@@ -89,12 +100,27 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
     }
 
 
-def test_every_option_is_listed_and_exists() -> None:
-    exist = set[str]().union(*(options_of(parser) for parser in subcommands().values()))
-    tables = "\n".join(line for line in COMMANDS.splitlines() if line.startswith("|"))
-    listed = set(re.findall(r"(--[a-z][a-z-]+)", tables))
+RESEARCH_COMMANDS = ("search", "deep-search", "grounded-search", "web-search")
 
-    assert listed == exist
+
+def documented_options() -> Iterator[tuple[str, str]]:
+    """Yield each command and option of the option tables."""
+    for title, section in re.findall(r"^## (.*?)$(.*?)(?=^## |\Z)", COMMANDS, re.M | re.S):
+        for line in section.splitlines():
+            cells = line.strip("|").split("|")
+            if "`--" not in line or len(cells) < 2:
+                continue
+            names = [title.strip("`")] if len(cells) == 2 else re.findall(r"`([\w-]+)", cells[0])
+            if "all of these" in line:
+                names = list(RESEARCH_COMMANDS)
+            for option in re.findall(r"`(--[a-z][a-z-]+)", cells[-2]):
+                yield from ((name, option) for name in names)
+
+
+def test_every_option_of_every_command_is_listed_once_and_exists() -> None:
+    assert Counter(documented_options()) == Counter(
+        (name, option) for name, parser in subcommands().items() for option in options_of(parser)
+    )
     assert "--version" in COMMANDS
 
 

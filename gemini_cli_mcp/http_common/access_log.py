@@ -37,7 +37,7 @@ class AccessLogMiddleware:
         finally:
             seconds = time.monotonic() - started
             path = truncate_line(scope["path"], 100)
-            owner = scope.get("owner") or "unauthenticated client"
+            owner = scope.get("owner") or "unauthenticated"
             template = "%s %s: %s for %s in %.2f s"
-            outcome = status or "no response"
+            outcome = status or "disconnected"
             logger.info(template, scope["method"], path, outcome, owner, seconds)

@@ -1,7 +1,7 @@
 """HTTP access control: bearer tokens, and checks of the Host and Origin headers.
 
 Without tokens, every local program may connect, so web pages in a local browser must be kept out:
-their requests carry the page's origin or, after DNS rebinding, a foreign host name.
+their requests carry the page's origin or, after DNS rebinding, an unknown host name.
 """
 
 import hashlib
@@ -170,7 +170,7 @@ class AuthMiddleware:
     def _check_host_and_origin(
         self, headers: Mapping[bytes, str], origins: Sequence[str]
     ) -> Response | None:
-        """Return the error response for a foreign web page, or None."""
+        """Return the error response for a web page of another site, or None."""
         name = headers.get(b"host", "")
         if not _HOST_NAME.fullmatch(name) or not self._is_allowed_host(_parse_host(f"//{name}")):
             message = "Host not allowed. Start the server with --allowed-host to allow it."

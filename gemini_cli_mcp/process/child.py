@@ -30,7 +30,7 @@ PIPE_BYTES = 1 << 20
 TERMINATE_GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL: MCP clients allow two for the whole server."""
 GUARDIAN_TIMEOUT = 2.0
-"""Seconds beyond the grace period for a guardian to kill a stubborn tree."""
+"""Seconds beyond the grace period for a guardian to kill a tree that ignores SIGTERM."""
 DRAIN_TIMEOUT = 1.0
 """Seconds to read the remaining output after the child has exited."""
 

@@ -100,7 +100,7 @@ class ProviderRegistry:
             raise NotSignedIn("The provider `api` has no API key.")
 
     async def run_pools(self, providers: Sequence[Provider] | None = None) -> None:
-        """Run the warm pools of these providers (default: the configured ones) until cancelled."""
+        """Run the ACP pools of these providers (default: the configured ones) until cancelled."""
         from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 
         for provider in self.configured if providers is None else providers:

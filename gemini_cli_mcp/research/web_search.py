@@ -101,7 +101,7 @@ class WebSearch:
             if self._pooled_target:
                 await self._registry.run_pools([self._provider(self._pooled_target)])
         except GeminiMcpError as error:  # searches will report it
-            logger.warning("Warm pool not available: %s", error.code)
+            logger.warning("ACP pool not available: %s", error.code)
 
     def _default_target(self) -> EngineTarget | None:
         engine = self._settings.engines.get(self._settings.engines.default or "")

@@ -104,7 +104,7 @@ async def _check_isolation(
 
 async def _check_acp(settings: Settings, workspace: Workspace, environ: dict[str, str]) -> Finding:
     # This check ignores the evidence, so it does not wait for telemetry. The limiter has no slots
-    # for separate processes, because they would be preferred to the warm one.
+    # for dedicated processes, because they would be preferred to the shared one.
     settings = settings.model_copy(
         update={"limits": replace(settings.limits, telemetry_timeout=0.0)}
     )

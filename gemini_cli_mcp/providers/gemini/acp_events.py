@@ -1,4 +1,4 @@
-"""Translate the updates of an ACP session into the events of a standalone run.
+"""Translate the updates of an ACP session into the events of a dedicated run.
 
 Both kinds of run can then share the code that interprets events and classifies failures.
 """
@@ -16,7 +16,7 @@ from gemini_cli_mcp.providers.gemini.session_record import SessionRecord
 from gemini_cli_mcp.providers.gemini.telemetry_reader import Telemetry
 
 TURN_LIMIT_EXIT_CODE = 53
-"""Exit code of a standalone run that reaches the turn limit."""
+"""Exit code of a dedicated run that reaches the turn limit."""
 _QUOTED = re.compile(r'"(.*)"', re.DOTALL)
 _TOOLS = {"search": SEARCH_TOOL, "fetch": FETCH_TOOL}
 
@@ -53,7 +53,7 @@ class AcpTurnAdapter:
         record: SessionRecord | None,
         telemetry: Telemetry | None = None,
     ) -> RunResult:
-        """Add the final event and return the result that a standalone run would have had.
+        """Add the final event and return the result that a dedicated run would have had.
 
         Raises AgentUnavailable if the process exited during the turn.
         """

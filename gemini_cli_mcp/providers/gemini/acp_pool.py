@@ -77,7 +77,7 @@ class AcpPool:
         return any(process.free_slots > 0 for process in self._processes)
 
     def mark_working(self, sign_in: SignIn) -> None:
-        """Record that a standalone run succeeded with this sign-in."""
+        """Record that a dedicated run succeeded with this sign-in."""
         self._working_sign_in = sign_in
         self._rejected_specs = {spec for spec in self._rejected_specs if spec.sign_in != sign_in}
 
@@ -178,7 +178,7 @@ class AcpPool:
         try:
             binary = find_gemini(self._settings.cli_path, self._environ)
             sign_ins = available_sign_ins(self._environ)
-            # Prefer the sign-in that standalone runs use. Until one has succeeded, accept only
+            # Prefer the sign-in that dedicated runs use. Until one has succeeded, accept only
             # keys: an unverified login might open a browser to sign in again.
             sign_in = self._working_sign_in if self._working_sign_in in sign_ins else sign_ins[0]
             is_usable = (

@@ -60,7 +60,7 @@ _EXIT_DESCRIPTIONS = {
     42: "gemini reported missing input",
     44: "gemini could not start its sandbox",
     53: "gemini reached its turn limit",
-    54: "A gemini tool failed permanently",
+    54: "a gemini tool failed permanently",
     55: "gemini does not trust its working folder",
     130: "gemini was interrupted",
 }

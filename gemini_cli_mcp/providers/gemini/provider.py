@@ -1,6 +1,6 @@
-"""Run prompts with the official `gemini` CLI, in a shared ACP process or a standalone one.
+"""Run prompts with the official `gemini` CLI, in a shared ACP process or a dedicated one.
 
-A standalone process serves one run: it reads the prompt from stdin and writes events to stdout.
+A dedicated process serves one run: it reads the prompt from stdin and writes events to stdout.
 """
 
 import errno
@@ -43,7 +43,7 @@ from gemini_cli_mcp.workspace import Workspace
 logger = logging.getLogger(__name__)
 
 MAX_ACP_ATTEMPTS = 2
-"""Attempts in ACP processes before a run falls back to a standalone process."""
+"""Attempts in ACP processes before a run falls back to a dedicated process."""
 NO_SIGN_IN_EXIT_CODE = 41
 """The CLI's exit code if it finds no sign-in; a rejected sign-in exits differently."""
 
@@ -93,11 +93,11 @@ class GeminiCliProvider:
             quota_key = self._require_quota(self._correction_profile)
             async with self._limiter.acquire(progress):
                 with self._breakers.guard(quota_key):
-                    result = await self._run_standalone(
+                    result = await self._run_dedicated(
                         self._correction_profile, prompt, progress, file
                     )
                 return result.reply
-        return (await self._run_shared_or_standalone(self._search_profile, prompt, progress)).reply
+        return (await self._run_shared_or_dedicated(self._search_profile, prompt, progress)).reply
 
     @property
     def has_ready_process(self) -> bool:
@@ -125,14 +125,14 @@ class GeminiCliProvider:
         prompt = prompts.render(
             "grounded-prompt", query=query, mark=secrets.token_hex(4), tool=SEARCH_TOOL
         )
-        result = await self._run_shared_or_standalone(
+        result = await self._run_shared_or_dedicated(
             _grounded_profile(options), prompt, progress, accept_failed_with_sources=True
         )
         reply = result.reply
         search_model = result.events.helper_model(reply.model)
         return replace(reply, model=search_model if options.model == "flash" else options.model)
 
-    async def _run_shared_or_standalone(
+    async def _run_shared_or_dedicated(
         self,
         profile: Profile,
         prompt: str,
@@ -140,7 +140,7 @@ class GeminiCliProvider:
         *,
         accept_failed_with_sources: bool = False,
     ) -> RunResult:
-        """Run in an ACP process if the limiter assigns one, otherwise in a standalone process.
+        """Run in an ACP process if the limiter assigns one, otherwise in a dedicated process.
 
         A run that fails because its ACP process exits is repeated transparently.
         """
@@ -151,7 +151,7 @@ class GeminiCliProvider:
             async with self._limiter.acquire(progress, find_slot) as slot:
                 if slot is None:
                     with self._breakers.guard(quota_key):
-                        return await self._run_standalone(
+                        return await self._run_dedicated(
                             profile,
                             prompt,
                             progress,
@@ -165,9 +165,9 @@ class GeminiCliProvider:
                         raise error
                     return result
             logger.info("ACP process lost: repeating its run")
-        raise AssertionError("the last attempt is a standalone run")
+        raise AssertionError("the last attempt is a dedicated run")
 
-    async def _run_standalone(
+    async def _run_dedicated(
         self,
         profile: Profile,
         prompt: str,

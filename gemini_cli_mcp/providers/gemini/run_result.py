@@ -1,4 +1,4 @@
-"""The result of a CLI run, in a standalone process or a shared ACP process."""
+"""The result of a CLI run, in a dedicated process or a shared ACP process."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
