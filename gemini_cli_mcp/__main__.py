@@ -333,8 +333,8 @@ def _add_allowed_host(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="additional host name or address under which clients reach the server, such as that "
-        "of a reverse proxy; loopback names are always allowed, any other requires "
+        help="additional host name or address that clients use, such as the public name of a "
+        "reverse proxy; loopback names are always allowed, any other name requires "
         "GEMINI_MCP_HTTP_TOKENS (repeatable)",
     )
 

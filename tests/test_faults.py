@@ -17,7 +17,7 @@ from tests.support.faults import FAULTS, fault_reached, wait_until_nothing_left
 from tests.support.matrix import representatives
 from tests.support.mcp_server import SEARCH_FRAMES, start_server
 
-HARD_FAULTS = ("ignores SIGTERM", "has a child nobody knows", "has twenty stubborn children")
+HARD_FAULTS = ("ignores SIGTERM", "has an untracked child", "has twenty stubborn children")
 """Faults that killing only the process or its process group would not clean up."""
 ESCAPING_FAULTS = {name for name, turn in FAULTS.items() if turn.get("escape")}
 

@@ -54,8 +54,8 @@ async def test_the_wheel_works_in_a_fresh_environment(wheel: Path, tmp_path: Pat
             python,
             "-c",
             "from gemini_cli_mcp import prompts\n"
-            "print(prompts.path('search-prompt'))\n"
-            "print(prompts.fill('search-prompt', query='Q?', date='D', mark='M'))",
+            "print(prompts.template_path('search-prompt'))\n"
+            "print(prompts.render('search-prompt', query='Q?', date='D', mark='M'))",
         ],
         cwd=tmp_path,
         capture_output=True,

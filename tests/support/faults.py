@@ -10,7 +10,7 @@ from tests.support import Stub, Turn, eventually, model_answer, search_with_sour
 
 SEARCHES = [search_with_sources("blue sky", "nasa")]
 FAULTS: dict[str, Turn] = {
-    "hangs before a word": {"hang": "start"},
+    "hangs before any output": {"hang": "start"},
     "hangs in a search": {"searches": SEARCHES, "hang": "middle"},
     "hangs after its answer": {"text": model_answer(), "hang": "end"},
     "trickles": {"hang": "trickle"},
@@ -18,8 +18,8 @@ FAULTS: dict[str, Turn] = {
     "closes its stdout": {"mute": True, "hang": "start"},
     "ignores SIGTERM": {"stubborn": True, "hang": "start"},
     "has a child": {"children": 1, "hang": "start"},
-    "has a child that left": {"children": 1, "escape": "session", "hang": "start"},
-    "has a child nobody knows": {"children": 1, "escape": "scrubbed", "hang": "start"},
+    "has a child in another session": {"children": 1, "escape": "session", "hang": "start"},
+    "has an untracked child": {"children": 1, "escape": "scrubbed", "hang": "start"},
     "has twenty stubborn children": {"children": 20, "stubborn": True, "hang": "start"},
     "leaves a stubborn child behind": {
         "text": model_answer(),

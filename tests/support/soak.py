@@ -60,8 +60,8 @@ EXPECTED = {
 }
 """The outcome of each call that is not cancelled."""
 ESCAPED_CHILD_FAULTS = {
-    "has a child that left",
-    "has a child nobody knows",
+    "has a child in another session",
+    "has an untracked child",
     "leaves a stubborn child behind",
 }
 
