@@ -48,11 +48,11 @@ def track_peak(*excluded_pids: int) -> Generator[Peak]:
 
 
 def descendants(pid: int) -> list[int]:
-    children = [
-        int(child)
-        for file in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in _read(file).split()
-    ]
+    try:
+        files = list(Path(f"/proc/{pid}/task").glob("*/children"))
+    except OSError:  # the process has exited
+        return []
+    children = [int(child) for file in files for child in _read(file).split()]
     return children + [descendant for child in children for descendant in descendants(child)]
 
 
