@@ -9,11 +9,7 @@ import anyio.to_thread
 
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.gateway.app import GatewayApp
-from gemini_cli_mcp.http_common.auth import (
-    parse_tokens,
-    require_tokens_if_public,
-    require_valid_hosts,
-)
+from gemini_cli_mcp.http_common.auth import load_tokens
 from gemini_cli_mcp.http_common.serving import base_url, bind_socket, run_server
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research.web_search import WebSearch
@@ -32,9 +28,7 @@ async def serve_gateway(
     allowed_hosts: Sequence[str],
 ) -> None:
     """Serve until SIGTERM or SIGINT; raise ConfigError if it cannot start."""
-    tokens = parse_tokens(environ)
-    require_tokens_if_public(host, tokens)
-    require_valid_hosts(allowed_hosts, tokens)
+    tokens = load_tokens(environ, host, allowed_hosts)
     upstreams = load_upstreams(settings.engines.gateway, settings.upstream_url, environ)
     if tokens and any(upstream.pass_authorization for upstream in upstreams.all):
         raise ConfigError(

@@ -79,6 +79,16 @@ def parse_tokens(environ: Mapping[str, str]) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
+def load_tokens(
+    environ: Mapping[str, str], host: str, allowed_hosts: Sequence[str]
+) -> tuple[Token, ...]:
+    """Return the configured tokens; raise ConfigError if this server would need some."""
+    tokens = parse_tokens(environ)
+    require_tokens_if_public(host, tokens)
+    require_valid_hosts(allowed_hosts, tokens)
+    return tokens
+
+
 def require_valid_hosts(names: Sequence[str], tokens: Sequence[Token]) -> None:
     """Raise ConfigError for an `--allowed-host` that is malformed or requires tokens."""
     for name in names:

@@ -19,13 +19,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from gemini_cli_mcp.http_common.access_log import AccessLogMiddleware
-from gemini_cli_mcp.http_common.auth import (
-    AuthMiddleware,
-    Token,
-    parse_tokens,
-    require_tokens_if_public,
-    require_valid_hosts,
-)
+from gemini_cli_mcp.http_common.auth import AuthMiddleware, Token, load_tokens
 from gemini_cli_mcp.http_common.metrics import CONTENT_TYPE, Metrics
 from gemini_cli_mcp.http_common.serving import (
     BodyError,
@@ -58,9 +52,7 @@ async def serve_http(
     allowed_hosts: Sequence[str],
 ) -> None:
     """Serve until SIGTERM; raise ConfigError if the server cannot start."""
-    tokens = parse_tokens(environ)
-    require_tokens_if_public(host, tokens)
-    require_valid_hosts(allowed_hosts, tokens)
+    tokens = load_tokens(environ, host, allowed_hosts)
     sock = bind_socket(host, port)
     server = McpApp(settings, environ, Workspace(settings.config_dir))
     http = HttpServer(server, tokens, allowed_hosts, settings.limits)
