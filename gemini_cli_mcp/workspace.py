@@ -10,7 +10,6 @@ generated name, and with a lock file that has our content. Anything else is left
 """
 
 import contextlib
-import itertools
 import logging
 import os
 import re
@@ -18,6 +17,7 @@ import secrets
 import shutil
 import stat
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -65,13 +65,15 @@ class Workspace:
         self._servers = config_dir / "servers"
         self._root: Path | None = None
         self._lock: int | None = None
+        self._creating = threading.Lock()
 
     def root(self) -> Path:
-        """Return the folder, creating it on first use."""
-        if self._root is None:
-            with self.os_errors_as_config_error():
-                self._root = self._create()
-        return self._root
+        """Return the folder, creating it on first use; runs are prepared in worker threads."""
+        with self._creating:
+            if self._root is None:
+                with self.os_errors_as_config_error():
+                    self._root = self._create()
+            return self._root
 
     @contextlib.contextmanager
     def os_errors_as_config_error(self) -> Generator[None]:
@@ -151,12 +153,13 @@ class Workspace:
 
     def _create_correction_folder(self) -> tuple[Path, Path]:
         parent = self.folder("corrections")
-        for timestamp in itertools.count(int(time.time())):
+        timestamp = int(time.time())
+        while True:
             folder = parent / str(timestamp)
             with self.os_errors_as_config_error(), contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
                 return folder, folder / f"temp-invalid-output-{timestamp}.txt"
-        raise AssertionError("unreachable: itertools.count() is infinite")
+            timestamp += 1
 
     def remove_stale(self) -> int:
         """Remove stale folders and return the number of temporary files they contained."""
@@ -189,12 +192,13 @@ class Workspace:
 
     def close(self) -> None:
         """Remove the folder and release the lock."""
-        if self._root is None or self._lock is None:
-            return
-        with contextlib.suppress(FileNotFoundError):  # already removed
-            _remove(self._root)
-        os.close(self._lock)
-        self._root = self._lock = None
+        with self._creating:
+            if self._root is None or self._lock is None:
+                return
+            with contextlib.suppress(FileNotFoundError):  # already removed
+                _remove(self._root)
+            os.close(self._lock)
+            self._root = self._lock = None
 
 
 def _is_own_folder(path: Path) -> bool:

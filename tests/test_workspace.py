@@ -5,6 +5,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,22 @@ def test_folders_are_private_and_removed_on_close(tmp_path: Path) -> None:
 
     workspace.close()
     assert list((tmp_path / "config/servers").iterdir()) == []
+
+
+def test_threads_share_one_folder(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    barrier = threading.Barrier(16)
+
+    def first_use() -> Path:
+        barrier.wait()
+        return workspace.folder("home")
+
+    with ThreadPoolExecutor(16) as threads:
+        folders = {future.result() for future in [threads.submit(first_use) for _ in range(16)]}
+    workspace.close()
+
+    assert len(folders) == 1
+    assert list((tmp_path / "servers").iterdir()) == []
 
 
 def test_concurrent_files_get_different_timestamps(tmp_path: Path) -> None:
