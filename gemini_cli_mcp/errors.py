@@ -18,11 +18,11 @@ GeminiMcpError
 └── ConfigError       CONFIG_ERROR     invalid configuration
 
 Errors of libraries and CLIs are translated where they can be interpreted; each public surface
-turns these into its own format in one place, with `failure_result`. Messages never contain a key,
+turns these into its own format in one place (`research.result_json`). Messages never contain a key,
 a token, a prompt or a stack trace.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 INSTALL_HINT = (
     "Install it with `npm install -g @google/gemini-cli` (requires Node 20 or newer), or set "
@@ -52,17 +52,22 @@ class GeminiMcpError(Exception):
         self.details = details
         self.retry_after_s = retry_after_s
 
-    def as_dict(self) -> dict[str, object]:
-        """Return the `error` object of a failure result."""
-        error: dict[str, object] = {"code": self.code, "message": self.message}
-        if self.details:
-            error["details"] = self.details
-        if self.next_step:
-            error["hint"] = self.next_step
-        error["retryable"] = self.retryable
-        if self.retry_after_s is not None:
-            error["retry_after_s"] = self.retry_after_s
-        return error
+    def with_message(self, message: str) -> Self:
+        """Return the same error with another message."""
+        return type(self)(
+            message,
+            hint=self.next_step,
+            details=self.details,
+            retry_after_s=self.retry_after_s,
+        )
+
+    def for_another_call(self, message: str, retry_after_s: float) -> Self:
+        """Return the error for a call that fails for the same reason: without details of a run."""
+        return type(self)(message, hint=self.next_step, retry_after_s=retry_after_s)
+
+    def without_text(self) -> Self:
+        """Return the same error without message, hint and details."""
+        return type(self)("", hint="")
 
 
 def to_public_error(error: Exception) -> GeminiMcpError:
@@ -70,11 +75,6 @@ def to_public_error(error: Exception) -> GeminiMcpError:
     if isinstance(error, GeminiMcpError):
         return error
     return ExecutionFailed(f"Internal error ({type(error).__name__}).")
-
-
-def failure_result(error: Exception) -> dict[str, object]:
-    """Return the result object that reports this error to a caller."""
-    return {"success": False, "error": to_public_error(error).as_dict()}
 
 
 class CliNotFound(GeminiMcpError):

@@ -1,14 +1,17 @@
 """Typed access to untrusted JSON, whose values may be of any type."""
 
-from typing import Any, cast
+from typing import TypeAlias, cast
 
-JsonObject = dict[str, Any]
-"""A JSON object. Its values are unchecked."""
+JsonObject = dict[str, object]
+"""A JSON object. Its values are unchecked: narrow them before use."""
+
+JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
+"""Parsed JSON inside the function that turns it into typed data, mostly with `match`."""
 
 
 def object_or_empty(value: object) -> JsonObject:
     """Return the value if it is a JSON object, else an empty object."""
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def list_or_empty(value: object) -> list[object]:

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.sanitize import replace_unsafe_chars
+from gemini_cli_mcp.sanitize import redact, replace_unsafe_chars
 
 PACKAGE = "gemini_cli_mcp"
 MAX_LINE_CHARS = 2000

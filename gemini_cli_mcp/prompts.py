@@ -6,6 +6,8 @@ replaced.
 """
 
 import re
+import secrets
+from datetime import datetime
 from pathlib import Path
 
 _PACKAGE_DIR = Path(__file__).parent
@@ -23,6 +25,12 @@ def render(name: str, /, **values: str) -> str:
     """Return the template `name` with each `{{placeholder}}` replaced by its value."""
     template = template_path(name).read_text(encoding="utf-8")
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+
+def render_question(name: str, question: str, /, **values: str) -> str:
+    """Fill a template with the caller's question, as data: between unguessable delimiters."""
+    today = datetime.now().astimezone().date().isoformat()
+    return render(name, query=question, date=today, mark=secrets.token_hex(4), **values)
 
 
 def inline_file(prompt: str, file: Path) -> str:

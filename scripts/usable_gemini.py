@@ -5,7 +5,7 @@ import sys
 
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.providers.gemini.binary import find_gemini
-from gemini_cli_mcp.providers.gemini.home import is_signed_in
+from gemini_cli_mcp.providers.gemini.sign_ins import is_signed_in
 from gemini_cli_mcp.settings.env import Settings
 
 try:

@@ -13,11 +13,13 @@ import anyio.to_thread
 import pytest
 from pytest_mock import MockerFixture
 
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
 from gemini_cli_mcp.providers.registry import ProviderRegistry
-from gemini_cli_mcp.research.web_search import WebSearch
+from gemini_cli_mcp.research.requests import parse_web_search
+from gemini_cli_mcp.research.web_search import EngineProviders, web_search
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import (
     QUESTION,
@@ -532,17 +534,16 @@ async def test_the_gateways_web_search_uses_a_shared_process(
     workspace = Workspace(settings.config_dir)
     providers = ProviderRegistry(settings, workspace, cli.environ)
     providers.limiter = SharedSlotsFirst(settings.concurrency, settings.queue)
-    web_search = WebSearch(settings, providers, cli.environ, warm=True)
+    engines = EngineProviders(settings, providers, cli.environ, warm=True)
+    request = parse_web_search({"query": "blue sky"}, settings.engines)
     messages: list[str] = []
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(web_search.run_pool)
-            await web_search.search(
-                "blue sky", progress=lambda _: None
-            )  # starts the shared process
+            tasks.start_soon(engines.run_pool)
+            await web_search(request, CallContext(), engines)  # starts the shared process
             await eventually(lambda: "ACP process ready" in caplog.text)
-            result = await web_search.search("blue sky", progress=messages.append)
-            assert result["hits"][0]["url"] == f"{REDIRECT}nasa"
+            result = await web_search(request, CallContext(progress=messages.append), engines)
+            assert result.hits[0].url == f"{REDIRECT}nasa"
             assert len(acp_pids(cli)) == 1
             tasks.cancel_scope.cancel()
     finally:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import time
 from pathlib import Path
 
 import anyio
@@ -11,6 +12,7 @@ import anyio.from_thread
 import pytest
 from pytest_mock import MockerFixture
 
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import (
     Cancelled,
     CliNotFound,
@@ -18,10 +20,14 @@ from gemini_cli_mcp.errors import (
     InvalidInput,
     TimedOut,
 )
+from gemini_cli_mcp.jobs.snapshot import JobSnapshot, advance
 from gemini_cli_mcp.research import citation_gate, deep_search
 from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
-from gemini_cli_mcp.research.deep_search import DeepSearch
+from gemini_cli_mcp.research.deep_search import DeepSearchEvent, RoundStep
 from gemini_cli_mcp.research.evidence import Ledger
+from gemini_cli_mcp.research.requests import DeepSearchRequest
+from gemini_cli_mcp.research.result_json import to_json
+from gemini_cli_mcp.research.results import DeepSearchResult
 from tests.support import (
     QUESTION,
     REDIRECT,
@@ -506,11 +512,11 @@ async def test_a_cli_removed_between_rounds_returns_the_last_report(
     stub.environ["GEMINI_MCP_CLI_PATH"] = str(binary)
     stub.plays(draft_turn())
 
-    def remove_binary(deep: DeepSearch, message: str) -> None:
-        if message.endswith("not verified"):
+    def remove_binary(event: DeepSearchEvent, context: CallContext) -> None:
+        if event == RoundStep(1, "not verified"):
             binary.unlink()
 
-    result = await stub.deep_search(progress=remove_binary)
+    result = await stub.deep_search(on_event=remove_binary)
 
     assert outcome(result) == (DRAFT, False, "CLI_NOT_FOUND", 2)
 
@@ -593,11 +599,11 @@ async def test_cancelling_returns_the_last_report(
     better = report_turn("Blue, said better.", search_with_sources("b", "esa"))
     stub.plays(draft_turn(), {**better, "hang": "middle"})
 
-    def cancel(deep: DeepSearch, message: str) -> None:
-        if message == "round 2/5: searching “b”":
-            deep.cancel()
+    def cancel(event: DeepSearchEvent, context: CallContext) -> None:
+        if event == RoundStep(2, "searching “b”"):
+            context.cancel(Cancelled("cancelled by the test"))
 
-    result = await stub.deep_search(progress=cancel)
+    result = await stub.deep_search(on_event=cancel)
 
     assert outcome(result) == (DRAFT, False, "cancelled", 2)
     assert result["metadata"]["rounds"][1]["error"]["code"] == "CANCELLED"
@@ -613,7 +619,9 @@ async def test_cancelling_before_the_first_report_is_an_error(stub: Stub) -> Non
     stub.plays({"hang": "start"})
 
     with pytest.raises(Cancelled):
-        await stub.deep_search(progress=lambda deep, message: deep.cancel())
+        await stub.deep_search(
+            on_event=lambda event, context: context.cancel(Cancelled("cancelled by the test"))
+        )
 
     assert stub.live_pids() == []
 
@@ -686,17 +694,17 @@ async def test_a_report_cannot_shrink_gradually(stub: Stub) -> None:
 async def test_cancelling_during_the_citation_check_keeps_the_report(
     stub: Stub, mocker: MockerFixture
 ) -> None:
-    searches: list[DeepSearch] = []
+    contexts: list[CallContext] = []
     original_check = citation_gate.check_citations
 
     def cancel_and_check(report: str, ledger: Ledger) -> citation_gate.CheckedReport:
-        anyio.from_thread.run_sync(searches[0].cancel)
+        anyio.from_thread.run_sync(contexts[0].cancel, Cancelled("cancelled by the test"))
         return original_check(report, ledger)
 
     mocker.patch.object(citation_gate, "check_citations", cancel_and_check)
     stub.plays(draft_turn())
 
-    result = await stub.deep_search(progress=lambda deep, message: searches.append(deep))
+    result = await stub.deep_search(on_event=lambda event, context: contexts.append(context))
 
     assert outcome(result) == (DRAFT, False, "cancelled", 1)
 
@@ -790,15 +798,20 @@ async def test_progress_reports_round_query_and_url(stub: Stub) -> None:
 
 async def test_the_intermediate_result_is_available_while_running(stub: Stub) -> None:
     stub.plays(draft_turn(), verified_turn(DRAFT, "esa"))
-    results: list[Result] = []
+    job = JobSnapshot("owner", DeepSearchRequest(QUESTION, 5))
+    drafts: list[DeepSearchResult | None] = []
 
-    def record_result(deep: DeepSearch, message: str) -> None:
-        if message == "round 2/5: asking the model":
-            results.append(deep.result())
+    def record_draft(event: DeepSearchEvent, context: CallContext) -> None:
+        nonlocal job
+        job = advance(job, event, time.monotonic())
+        if event == RoundStep(2, "asking the model"):
+            drafts.append(job.draft(time.monotonic()))
 
-    await stub.deep_search(progress=record_result)
+    await stub.deep_search(on_event=record_draft)
 
-    [result] = results
+    [draft] = drafts
+    assert draft
+    result: Result = to_json(draft)
     assert (result["result"], result["verified"]) == (DRAFT, False)
     assert result["metadata"]["stop_reason"] is None
     assert [round_["round_number"] for round_ in result["metadata"]["rounds"]] == [1, 2]

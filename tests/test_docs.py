@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gemini_cli_mcp import __version__
-from gemini_cli_mcp.settings.engines_file import default_engines, load_engines_file
+from gemini_cli_mcp.settings.engines import default_engines
+from gemini_cli_mcp.settings.engines_file import load_engines_file
 from tests.support import ROOT, STUB, TOOLS, Stub
 from tests.support.doc_blocks import BLOCKS, PAGES, Block, blocks
 

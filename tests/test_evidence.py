@@ -11,12 +11,9 @@ from markdown_it import MarkdownIt
 
 from gemini_cli_mcp.errors import ExecutionFailed
 from gemini_cli_mcp.providers.base import Reply
-from gemini_cli_mcp.providers.registry import ProviderRegistry
-from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK, check_citations
+from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK, CitationCounts, check_citations
 from gemini_cli_mcp.research.evidence import Ledger, canonical_url, source_domain
-from gemini_cli_mcp.research.grounded_search import grounded_search
 from gemini_cli_mcp.research.markdown_writer import rewrite_links
-from gemini_cli_mcp.research.web_search import WebSearch
 from gemini_cli_mcp.types import RecordedFetch, RecordedSearch, Source
 from tests.support import REDIRECT, ROOT, Stub, model_answer, search_with_sources
 
@@ -219,7 +216,7 @@ def test_each_url_is_counted_once() -> None:
 
     checked = check_citations(text, LEDGER)
 
-    assert checked.citations == {"total": 3, "seen": 1, "domain": 1, "unseen": 1}
+    assert checked.citations == CitationCounts(total=3, seen=1, domain=1, unseen=1)
     assert "invented.example" not in checked.text
 
 
@@ -356,16 +353,9 @@ async def test_texts_of_grounded_search_and_web_search_are_checked(stub: Stub) -
         "text": f"Blue[1], says [x]({FAKE}) on evil.com.",
     }
     stub.plays({"text": "whatever", "searches": [search]})
-    settings = stub.settings
-    with stub.researcher(settings) as researcher:
-        engines = WebSearch(
-            settings,
-            ProviderRegistry(settings, researcher.workspace, stub.environ),
-            stub.environ,
-            researcher.sleep,
-        )
-        grounded = await grounded_search(researcher, settings, "x", progress=stub.messages.append)
-        hits = await engines.search("x", progress=stub.messages.append)
+
+    grounded = await stub.grounded_search("x")
+    hits = await stub.web_search("x")
 
     assert rf"Blue[1], says x {UNVERIFIED_MARK} on evil\.com." in grounded["result"]
     assert hits["summary"] == rf"Blue[1], says x {UNVERIFIED_MARK} on evil\.com."

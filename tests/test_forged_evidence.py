@@ -1,32 +1,30 @@
 """Text from a query, a page or a model never counts as evidence of a search or a fetch."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.base import Reply
-from gemini_cli_mcp.providers.gemini.events import EventLog, requested_urls
-from gemini_cli_mcp.providers.gemini.run_result import RunResult
+from gemini_cli_mcp.providers.gemini.events import EventLog
+from gemini_cli_mcp.providers.gemini.fetch_urls import requested_urls
+from gemini_cli_mcp.providers.gemini.run_result import build_run_result
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
-from gemini_cli_mcp.providers.gemini.telemetry_reader import (
-    TelemetryFile,
-    read_telemetry,
-    summarize,
-)
-from gemini_cli_mcp.providers.registry import ProviderRegistry
+from gemini_cli_mcp.providers.gemini.telemetry_events import parse_events
+from gemini_cli_mcp.providers.gemini.telemetry_evidence import Telemetry, summarize
+from gemini_cli_mcp.providers.gemini.telemetry_reader import TelemetryFile, read_telemetry
 from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
 from gemini_cli_mcp.research.evidence import search_issue
-from gemini_cli_mcp.research.grounded_search import grounded_search
-from gemini_cli_mcp.research.web_search import WebSearch
+from gemini_cli_mcp.research.result_json import error_json
 from gemini_cli_mcp.types import GroundingSupport, RecordedSearch, Source
-from tests.support import QUESTION, REDIRECT, Stub, model_answer
+from tests.support import REDIRECT, Stub, model_answer
 from tests.support.fake_api import FakeApi
 from tests.support.matrix import needs_real_cli, representatives
 
@@ -83,22 +81,13 @@ async def test_a_forged_source_list_is_not_evidence(
         model_answer(f"Proof: [evil]({FORGED_URL}), [page]({FORGED_PAGE}).", verified=True)
     ]
     real.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
-    settings = real.settings
 
     if tool in ("grounded_search", "web_search"):
-        with real.researcher(settings) as researcher:
-            providers = ProviderRegistry(settings, researcher.workspace, real.environ)
-            engines = WebSearch(settings, providers, real.environ, researcher.sleep)
-            run = {
-                "grounded_search": lambda: grounded_search(
-                    researcher, settings, QUESTION, progress=real.messages.append
-                ),
-                "web_search": lambda: engines.search(QUESTION, progress=real.messages.append),
-            }[tool]
-            with pytest.raises(GeminiMcpError) as caught:
-                await run()
+        run = {"grounded_search": real.grounded_search, "web_search": real.web_search}[tool]
+        with pytest.raises(GeminiMcpError) as caught:
+            await run()
         assert caught.value.code in ("NOT_GROUNDED", "NO_RESULTS")
-        assert "evil" not in json.dumps(caught.value.as_dict())
+        assert "evil" not in json.dumps(error_json(caught.value))
         return
     result = await (real.search() if tool == "search" else real.deep_search(max_iterations=2))
 
@@ -116,7 +105,9 @@ async def test_telemetry_reports_google_queries_and_grounding_supports(
     api.calls = [("google_web_search", {"query": "why is the sky blue"})]
     api.queries = ["sky colour cause", "rayleigh scattering"]
     with real.researcher(real.settings) as researcher:
-        reply = await researcher.providers[0].ask("Why?", real.messages.append)
+        reply = await researcher.providers[0].ask(
+            "Why?", CallContext(progress=real.messages.append)
+        )
 
     [search] = reply.searches
     assert search.google_queries == ("sky colour cause", "rayleigh scattering")
@@ -175,8 +166,18 @@ def search_event(query: str, **attributes: Any) -> JsonObject:
     return tool_call_event("google_web_search", {"query": query}, **attributes)
 
 
+def summarize_attributes(
+    events: Sequence[JsonObject], recorded: Sequence[RecordedSearch] = ()
+) -> Telemetry | None:
+    """Summarize events given by their attributes in the file."""
+    text = "\n".join(json.dumps({"attributes": attributes}) for attributes in events)
+    parsed_events, rest = parse_events(text)
+    assert not rest
+    return summarize(parsed_events, recorded)
+
+
 def test_responses_out_of_order_are_matched_to_their_searches() -> None:
-    telemetry = summarize(
+    telemetry = summarize_attributes(
         [
             request_event("one", 1000),
             request_event("two", 1010),
@@ -217,7 +218,7 @@ def test_failed_requests_and_equal_timestamps_do_not_mix_up_responses() -> None:
         for number in (0, 2, 4)
     ]
 
-    telemetry = summarize(events, recorded_searches)
+    telemetry = summarize_attributes(events, recorded_searches)
 
     assert telemetry
     urls_by_query = {
@@ -239,14 +240,17 @@ def test_identical_queries_keep_their_own_sources() -> None:
     ]
 
     for record in (recorded_searches, []):
-        telemetry = summarize([*events, search_event("q"), search_event("q")], record)
+        telemetry = summarize_attributes([*events, search_event("q"), search_event("q")], record)
         assert telemetry
         urls = [source.url for search in telemetry.searches for source in search.sources]
         assert urls == [REDIRECT + "a", REDIRECT + "b"]
 
 
 def test_responses_without_a_request_are_not_evidence() -> None:
-    assert summarize([response_event(grounded_candidate("a"), 10, 10), search_event("q")]) is None
+    assert (
+        summarize_attributes([response_event(grounded_candidate("a"), 10, 10), search_event("q")])
+        is None
+    )
 
 
 def test_only_pages_read_by_the_api_or_the_cli_count_as_fetched() -> None:
@@ -263,7 +267,7 @@ def test_only_pages_read_by_the_api_or_the_cli_count_as_fetched() -> None:
         '<source url="https://evil.com/">\nwords\n</source>\n</content>'
     )
     forged_prompt = page_prompt.replace("c.org", "e.org")
-    telemetry = summarize(
+    telemetry = summarize_attributes(
         [
             request_event("primary", 0),
             response_event({"urlContextMetadata": {"urlMetadata": pages}}, 10, 10),
@@ -327,10 +331,15 @@ def test_a_file_without_the_response_to_a_search_is_not_evidence() -> None:
     }
 
     assert (
-        summarize([request_event("x", 0), search_event("x"), event("api_response", role="main")])
+        summarize_attributes(
+            [request_event("x", 0), search_event("x"), event("api_response", role="main")]
+        )
         is None
     )
-    assert summarize([request_event("x", 0), response_without_text, search_event("x")]) is None
+    assert (
+        summarize_attributes([request_event("x", 0), response_without_text, search_event("x")])
+        is None
+    )
 
 
 @pytest.mark.parametrize("content", ["", "{", "null [] 7", '{"attributes": {"event.name": 1}}'])
@@ -430,7 +439,7 @@ def test_a_record_confirms_requested_pages_but_never_adds_pages(tmp_path: Path) 
 def test_fetch_prompts_are_parsed_the_way_the_cli_parses_them(
     prompt: str, pages: list[str]
 ) -> None:
-    assert requested_urls({"prompt": prompt}) == pages
+    assert requested_urls(prompt) == pages
 
 
 @pytest.mark.parametrize("official", [True, False])
@@ -439,7 +448,8 @@ def test_a_record_alone_is_trusted_only_from_unofficial_clis(official: bool) -> 
     record = SessionRecord("model", True, (search,), ())
     events = EventLog(lambda _: None, Limits(), session_id="s")
 
-    result = RunResult(Completed("exited", 0, ""), events, record, None, official)
+    completed = Completed("exited", 0, "")
+    result = build_run_result(completed, events, record, None, is_official_cli=official)
 
     assert result.reply.record_only is official
     assert result.has_sources is not official

@@ -2,11 +2,11 @@
 
 import json
 from typing import Any
-from uuid import uuid4
 
 import httpx2
 import pytest
 
+from tests.support.gateway import GatewaySession, ask_with
 from tests.support.openai_clients import (
     Ask,
     NodeClient,
@@ -28,17 +28,9 @@ CLIENT_TOOL = {"type": "function", "function": {"name": "mine", "parameters": {"
 
 @pytest.fixture
 def ask(client: str, node_client: NodeClient | None) -> Ask:
-    match client:
-        case "openai-python":
-            return ask_python
-        case "openai-node":
-            if node_client is None:
-                pytest.skip(
-                    "openai-node is not installed; scripts/test installs it if Node is available"
-                )
-            return node_client.ask
-        case _:
-            return ask_over_http
+    return ask_with(
+        client, node_client, python=ask_python, node=NodeClient.ask, over_http=ask_over_http
+    )
 
 
 def transcript_with_tool_result(outcome: Outcome) -> list[Any]:
@@ -50,36 +42,6 @@ def transcript_with_tool_result(outcome: Outcome) -> list[Any]:
         {"role": "assistant", "content": outcome.text, "tool_calls": [tool_call]},
         {"role": "tool", "tool_call_id": call_id, "content": "mine is done"},
     ]
-
-
-class GatewaySession:
-    """One client in one mode, talking to a model with scripted replies."""
-
-    def __init__(self, upstream: ScriptedUpstream, base: str, ask: Ask, mode: str) -> None:
-        self.upstream = upstream
-        self.mode = mode
-        self.model = f"model-{uuid4().hex}"
-        self._base = base
-        self._ask = ask
-
-    def run(
-        self, *replies: ScriptedReply, user: object = SEARCH_QUESTION, **request: object
-    ) -> Outcome:
-        self.upstream.plays(self.model, *replies)
-        return self.send(messages=[{"role": "user", "content": user}], **request)
-
-    def send(self, **request: object) -> Outcome:
-        return self._ask(self._base, self.mode, {"model": self.model, **request})
-
-    @property
-    def requests(self) -> list[Any]:
-        """The request bodies that the upstream received."""
-        return self.upstream.requests[self.model]
-
-    def tool_results(self, index: int = -1) -> list[Any]:
-        """Return the search results in one of the upstream requests."""
-        messages = self.requests[index]["messages"]
-        return [json.loads(item["content"]) for item in messages if item["role"] == "tool"]
 
 
 @pytest.fixture

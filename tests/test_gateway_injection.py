@@ -7,14 +7,26 @@ import anyio
 import pytest
 
 from gemini_cli_mcp.gateway.annotations import url_citations
-from gemini_cli_mcp.gateway.continuations import MAX_ENTRIES, ChatContinuations
-from gemini_cli_mcp.gateway.search_runner import MAX_RESULT_CHARS, SearchRunner, tool_result_json
-from gemini_cli_mcp.gateway.tool_calls import ToolCall, ToolCallAssembler
+from gemini_cli_mcp.gateway.continuations import ChatContinuations, ContinuationStore
+from gemini_cli_mcp.gateway.search_runner import (
+    ALREADY_SEARCHED,
+    MAX_RESULT_CHARS,
+    SearchArguments,
+    SearchFailure,
+    SearchOutcome,
+    SearchRunner,
+    tool_result_json,
+)
+from gemini_cli_mcp.gateway.tool_call_assembler import ToolCallAssembler, call_delta_json
+from gemini_cli_mcp.gateway.tool_calls import ToolCall
 from gemini_cli_mcp.gateway.tool_injection import build_turn_request, engines_to_inject
 from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.research.results import WebSearchResult
 from gemini_cli_mcp.research.web_search_schema import web_search_schema
-from gemini_cli_mcp.settings.engines_file import Engines, default_engines, load_engines_file
+from gemini_cli_mcp.settings.engines import Engines, default_engines
+from gemini_cli_mcp.settings.engines_file import load_engines_file
 from gemini_cli_mcp.settings.upstreams import Upstream, Upstreams
+from gemini_cli_mcp.types import Hit
 from tests.support import Clock
 
 GOOGLE = default_engines("gemini", "flash")
@@ -41,12 +53,27 @@ def several_engines(tmp_path: Any) -> Engines:
     return load_engines_file(path, GOOGLE)
 
 
+def web_search_result(*hits: Hit, summary: str = "s") -> WebSearchResult:
+    return WebSearchResult(
+        summary=summary,
+        summary_from="model",
+        hits=hits,
+        engine="e",
+        target=GOOGLE.engines[0].targets[0],
+        question="x",
+        recency="noLimit",
+        count=10,
+        applied={},
+        duration=1.0,
+    )
+
+
 def chat_request(text: str = "search the web", **fields: object) -> JsonObject:
     return {"messages": [{"role": "user", "content": text}], **fields}
 
 
 def gets_search_tool(request: JsonObject, engines: Engines = GOOGLE) -> bool:
-    return engines_to_inject(request, engines, "substring") is not None
+    return engines_to_inject(request, engines) is not None
 
 
 def test_requests_that_want_a_search_get_the_search_tool() -> None:
@@ -107,20 +134,21 @@ def test_the_tool_stays_injected_until_a_search_has_a_final_answer() -> None:
 
 
 def test_google_intent_narrows_the_engines(several_engines: Engines) -> None:
-    all_engines = engines_to_inject(chat_request(), several_engines, "substring")
-    narrowed = engines_to_inject(chat_request("google the news"), several_engines, "substring")
+    all_engines = engines_to_inject(chat_request(), several_engines)
+    narrowed = engines_to_inject(chat_request("google the news"), several_engines)
 
     assert all_engines and narrowed
     assert [engine.id for engine in all_engines.engines] == ["wide", "google-news", "cli", "api"]
     assert web_search_schema(all_engines)["required"] == ["query"]
-    assert web_search_schema(narrowed)["properties"]["engine"]["enum"] == [
+    schema: Any = web_search_schema(narrowed)
+    assert schema["properties"]["engine"]["enum"] == [
         "google-news",
         "cli",
         "api",
     ]
-    assert web_search_schema(narrowed)["required"] == ["query", "engine"]
+    assert schema["required"] == ["query", "engine"]
     wide = Engines(several_engines.engines[:1], "wide")
-    assert engines_to_inject(chat_request("google the news"), wide, "substring") == wide
+    assert engines_to_inject(chat_request("google the news"), wide) == wide
 
 
 def test_a_forced_tool_choice_applies_to_the_first_turn_only() -> None:
@@ -128,7 +156,7 @@ def test_a_forced_tool_choice_applies_to_the_first_turn_only() -> None:
         tools=[OTHER_TOOL, HOSTED_TOOL], tool_choice=HOSTED_TOOL, parallel_tool_calls=False
     )
 
-    first = build_turn_request(request, GOOGLE, [])
+    first: Any = build_turn_request(request, GOOGLE, [])
     assert [tool["function"]["name"] for tool in first["tools"]] == ["other", "web_search"]
     assert first["tool_choice"] == SEARCH_TOOL
     later = build_turn_request(request, GOOGLE, [{"role": "tool"}])
@@ -144,7 +172,8 @@ def test_client_calls_are_revealed_once_they_cannot_be_searches() -> None:
     assembler = ToolCallAssembler(1000)
 
     def add_delta(index: int, **function: str) -> list[JsonObject]:
-        return assembler.add_deltas([{"index": index, "id": f"id-{index}", "function": function}])
+        delta = {"index": index, "id": f"id-{index}", "function": function}
+        return [call_delta_json(visible) for visible in assembler.add_deltas([delta])]
 
     assert add_delta(0, name="web_search", arguments="") == []
     assert add_delta(1, name="mi") == [
@@ -154,9 +183,16 @@ def test_client_calls_are_revealed_once_they_cannot_be_searches() -> None:
     assert add_delta(1, arguments="{}") == [{"index": 0, "function": {"arguments": "{}"}}]
     assert add_delta(2, name="web") == [] and add_delta(3, name="web") == []
     assert add_delta(2, name="_search") == []
-    assert [delta["function"]["name"] for delta in add_delta(3, arguments="{")] == ["web"]
+    assert add_delta(3, arguments="{") == [
+        {
+            "index": 1,
+            "id": "id-3",
+            "type": "function",
+            "function": {"name": "web", "arguments": "{"},
+        }
+    ]
     assert add_delta(4, name="we") == []
-    assert [delta["index"] for delta in assembler.flush()] == [2]
+    assert [delta.index for delta in assembler.flush()] == [2]
     assert [call.name for call in assembler.calls] == [
         "web_search",
         "mi",
@@ -167,24 +203,27 @@ def test_client_calls_are_revealed_once_they_cannot_be_searches() -> None:
 
 
 async def test_a_search_times_out_and_exhausts_the_budget() -> None:
-    async def search_forever(arguments: JsonObject) -> JsonObject:
+    async def search_forever(arguments: SearchArguments) -> SearchOutcome:
         await anyio.sleep(60)
-        return {}
+        return web_search_result()
 
     runner = SearchRunner(search_forever, 3, timeout=0.2)
     assert runner.has_budget
-    (result,) = await runner.run([ToolCall("1", "web_search", '{"query": "x"}')])
+    (outcome,) = await runner.run([ToolCall("1", "web_search", '{"query": "x"}')])
 
-    assert result["error"]["code"] == "TIMEOUT"
+    assert isinstance(outcome, SearchFailure) and outcome.code == "TIMEOUT"
+    assert json.loads(tool_result_json(outcome)) == {
+        "error": {"code": "TIMEOUT", "message": "No time is left for this search."}
+    }
     assert not runner.has_budget
 
 
 async def test_identical_searches_are_run_once() -> None:
-    searched: list[JsonObject] = []
+    searched: list[SearchArguments] = []
 
-    async def search(arguments: JsonObject) -> JsonObject:
+    async def search(arguments: SearchArguments) -> SearchOutcome:
         searched.append(arguments)
-        return {"success": True, "summary": "s", "hits": [], "engine": "e", "note": "n"}
+        return web_search_result()
 
     runner = SearchRunner(search, 3, timeout=60)
     arguments_json = '{"query": "x", "count": 1}'
@@ -196,23 +235,22 @@ async def test_identical_searches_are_run_once() -> None:
     repeated, fresh = await runner.run(
         [ToolCall("3", "", arguments_json), ToolCall("4", "", '{"query": "y"}')]
     )
-    assert "error" in repeated and "error" not in fresh and runner.has_budget
+    assert repeated == ALREADY_SEARCHED and isinstance(fresh, WebSearchResult)
+    assert runner.has_budget
     await runner.run([ToolCall("5", "", arguments_json)])
     assert not runner.has_budget and runner.search_count == 2
 
 
 def test_tool_results_are_limited_in_size() -> None:
-    hit = {"title": "t", "url": "https://a.example/", "snippet": "\n" * 500}
-    text = tool_result_json(
-        {"note": "n", "summary": '"' * 30_000, "hits": [hit] * 50, "engine": "e"}
-    )
+    hit = Hit("t", "https://a.example/", "a.example", snippet="\n" * 500)
+    text = tool_result_json(web_search_result(*[hit] * 50, summary='"' * 30_000))
 
     assert len(text) <= MAX_RESULT_CHARS
     assert json.loads(text)["summary"].startswith('"' * 1000)
 
 
 def test_only_urls_of_hits_are_cited() -> None:
-    hits = [{"url": "https://a.example/x", "title": "A"}, {"url": "https://b.example/(y)"}]
+    hits = [Hit("A", "https://a.example/x", "a.example"), Hit("", "https://b.example/(y)", "b")]
     text = (
         "天 https://a.example/x, https://a.example/xyz [b](https://b.example/(y)) https://c.example"
     )
@@ -220,8 +258,7 @@ def test_only_urls_of_hits_are_cited() -> None:
     citations = url_citations(text, hits)
 
     assert [
-        (text[citation["start_index"] : citation["end_index"]], citation["url"])
-        for citation in citations
+        (text[citation.start_index : citation.end_index], citation.url) for citation in citations
     ] == [
         ("https://a.example/x", "https://a.example/x"),
         ("https://b.example/(y)", "https://b.example/(y)"),
@@ -241,9 +278,70 @@ def test_hidden_messages_are_restored_only_for_their_owner(clock: Clock) -> None
     assert continuations.restore("me", [other, client_call]) == [other, client_call]
     clock.skip(60)
     assert continuations.restore("me", [user, client_call]) == [user, client_call]
-    for number in range(MAX_ENTRIES + 10):
-        continuations.keep("me", [user], [str(number)], hidden_messages)
-    assert len(continuations._hidden_messages._entries) == MAX_ENTRIES
+
+
+def test_a_refreshed_continuation_is_evicted_last() -> None:
+    store: ContinuationStore[str] = ContinuationStore(60, max_entries=3)
+    for key in ("first", "second", "third"):
+        store.put("me", key, key)
+
+    store.put("me", "first", "refreshed")
+    store.put("me", "fourth", "fourth")
+
+    assert [store.get("me", key) for key in ("first", "second", "third", "fourth")] == [
+        "refreshed",
+        None,
+        "third",
+        "fourth",
+    ]
+
+
+def test_expired_continuations_are_evicted_before_live_ones(clock: Clock) -> None:
+    store: ContinuationStore[int] = ContinuationStore(60, max_entries=10)
+    for number in range(4):
+        store.put("gone", str(number), number)
+    clock.skip(61)
+    for number in range(8):
+        store.put("live", str(number), number)
+
+    assert [store.get("live", str(number)) for number in range(8)] == list(range(8))
+
+
+def test_an_owner_with_many_continuations_evicts_only_its_own() -> None:
+    store: ContinuationStore[int] = ContinuationStore(60, max_entries=10)
+    for number in range(3):
+        store.put("quiet", str(number), number)
+    for number in range(100):
+        store.put("busy", str(number), number)
+
+    assert [store.get("quiet", str(number)) for number in range(3)] == [0, 1, 2]
+    kept = [number for number in range(100) if store.get("busy", str(number)) is not None]
+    assert kept == list(range(93, 100))
+    assert len(store) == 10
+
+
+def test_a_new_owner_gets_its_share_of_a_full_store() -> None:
+    store: ContinuationStore[int] = ContinuationStore(60, max_entries=10)
+    for number in range(10):
+        store.put("first", str(number), number)
+    for number in range(10):
+        store.put("second", str(number), number)
+
+    assert [store.get("first", str(number)) for number in range(5, 10)] == [5, 6, 7, 8, 9]
+    assert [store.get("second", str(number)) for number in range(5, 10)] == [5, 6, 7, 8, 9]
+
+
+def test_a_continuation_is_delivered_once_and_expires_in_time(clock: Clock) -> None:
+    store: ContinuationStore[str] = ContinuationStore(60)
+    store.put("me", "taken", "value")
+    store.put("me", "expired", "value")
+
+    assert store.take("you", "taken") is None
+    assert [store.get("me", "taken"), store.take("me", "taken")] == ["value", "value"]
+    assert store.get("me", "taken") is store.take("me", "taken") is None
+    clock.skip(60)
+    assert store.get("me", "expired") is store.take("me", "expired") is None
+    assert len(store) == 0
 
 
 def test_an_upstream_is_selected_by_model_pattern_or_default() -> None:

@@ -11,9 +11,11 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from gemini_cli_mcp.gateway.continuations import ChatContinuations, ResponseContinuations
+from gemini_cli_mcp.gateway.continuations import ChatContinuations
 from gemini_cli_mcp.gateway.responses.chat_request import to_chat_request
-from gemini_cli_mcp.gateway.tool_calls import ToolCall, ToolCallAssembler
+from gemini_cli_mcp.gateway.responses.continuations import ResponseContinuations, RestoredRequest
+from gemini_cli_mcp.gateway.responses.request import ResponsesRequest
+from gemini_cli_mcp.gateway.tool_call_assembler import BracketCounter, ToolCallAssembler
 from gemini_cli_mcp.gateway.upstream_client import UpstreamUnavailable
 from tests.support.openai_clients import gateway_environment, running_gateway
 from tests.support.scripted_upstream import SEARCH_QUESTION, ScriptedReply, ScriptedUpstream, call
@@ -65,8 +67,10 @@ def restore_many_calls(count: int) -> None:
 
 def restore_many_items(count: int) -> None:
     items = [{"type": "web_search_call", "id": "theirs", "n": number} for number in range(count)]
-    request = {"input": items}
-    assert ResponseContinuations(60).restore("owner", request) == (request, False)
+    request: dict[str, object] = {"input": items}
+    assert ResponseContinuations(60).restore("owner", request) == RestoredRequest(
+        request, continues_search=False
+    )
 
 
 def assemble_calls_without_index(count: int) -> None:
@@ -95,9 +99,8 @@ def assemble_repeated_names(count: int) -> None:
 def convert_messages_after_a_call(count: int) -> None:
     function = {"type": "function_call", "name": "mine", "arguments": "{}", "call_id": "1"}
     message = {"type": "message", "role": "assistant", "content": "x" * 1000}
-    chat_request = to_chat_request(
-        {"input": [{"role": "user", "content": "x"}, function, *[message] * count]}
-    )
+    items = [{"role": "user", "content": "x"}, function, *[message] * count]
+    chat_request: Any = to_chat_request(ResponsesRequest({"input": items}))
     assert len(chat_request["messages"][1]["content"]) == 1002 * count - 2
 
 
@@ -268,11 +271,11 @@ def test_an_endless_tool_name_is_refused() -> None:
 def test_arguments_look_complete_when_all_brackets_are_closed(
     pieces: list[str], complete: bool
 ) -> None:
-    tool_call = ToolCall("id", "mine")
+    brackets = BracketCounter()
     for piece in pieces:
-        tool_call.add_arguments(piece)
+        brackets.add(piece)
 
-    assert tool_call.looks_complete is complete
+    assert brackets.is_balanced is complete
 
 
 def test_a_request_with_too_many_values_is_refused(limited_base: str) -> None:

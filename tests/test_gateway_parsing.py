@@ -2,12 +2,16 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gemini_cli_mcp.gateway.search_runner import SearchArguments, search_arguments
 from gemini_cli_mcp.gateway.sse import format_event, parse_events
-from gemini_cli_mcp.gateway.tool_calls import ToolCallAssembler, search_arguments
+from gemini_cli_mcp.gateway.tool_call_assembler import ToolCallAssembler, call_json
+from gemini_cli_mcp.gateway.tool_calls import ToolCall
 from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
 
@@ -30,11 +34,11 @@ async def test_events_are_parsed_from_chunks_of_any_size() -> None:
         assert [text async for text in parse_events(split(data, size), Limits())] == expected
 
 
-def assemble(*deltas: JsonObject) -> list[JsonObject]:
+def assemble(*deltas: JsonObject) -> list[Any]:
     assembler = ToolCallAssembler(1000)
     for delta in deltas:
         assembler.add_deltas([delta])
-    return [call.as_message() for call in assembler.calls]
+    return [call_json(call) for call in assembler.calls]
 
 
 def delta(arguments: object = None, **fields: object) -> JsonObject:
@@ -99,10 +103,36 @@ def test_malformed_deltas_do_not_raise(garbage: object) -> None:
 
 
 def test_search_arguments_must_be_an_object_or_a_string_of_one() -> None:
-    def parse(text: str) -> JsonObject | None:
-        assembler = ToolCallAssembler(1000)
-        assembler.add_deltas([delta(text, name="web_search")])
-        return search_arguments(assembler.calls[0])
+    def parse(text: str) -> SearchArguments | None:
+        return search_arguments(ToolCall("1", "web_search", text))
 
     assert [parse(text) for text in ("", "null", "[]", "no", '"x"')] == [None] * 5
-    assert parse(json.dumps('{"query": "x"}')) == {"query": "x"}
+    assert parse(json.dumps('{"query": "x"}')) == parse('{"query": "x"}')
+    assert parse('{"query": "x"}') == SearchArguments("x", None, None, None, '{"query": "x"}')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine", "recency", "count"),
+    [
+        ({"engine": "google", "recency": "oneDay", "count": 3}, "google", "oneDay", 3),
+        ({"engine": "", "recency": "lastCentury", "count": "7.9"}, None, None, 7),
+        ({"engine": None, "recency": ["oneDay"], "count": 1000}, None, None, 50),
+        ({"count": -1}, None, None, 1),
+        ({"count": "many"}, None, None, None),
+        ({"count": float("inf")}, None, None, None),
+        ({"count": [3]}, None, None, None),
+    ],
+)
+def test_invalid_search_options_are_left_out(
+    arguments: JsonObject, engine: str | None, recency: str | None, count: int | None
+) -> None:
+    text = json.dumps({"query": "x", **arguments})
+    parsed = search_arguments(ToolCall("1", "web_search", text))
+
+    assert parsed
+    assert (parsed.query, parsed.engine, parsed.recency, parsed.count) == (
+        "x",
+        engine,
+        recency,
+        count,
+    )

@@ -4,13 +4,13 @@ import json
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import httpx2
 import pytest
 
 from tests.support import native_responses, wait_until
 from tests.support.disconnecting_client import post_and_disconnect
+from tests.support.gateway import ResponsesSession, ask_with
 from tests.support.openai_clients import (
     MODES,
     QUICK_LIMITS,
@@ -47,6 +47,10 @@ def environment_with_both_upstreams(folder: Path, upstream: ScriptedUpstream) ->
             "baseUrl": f"{upstream.address}/native/v1",
             "models": ["native*"],
         },
+        *(
+            {"id": name, "baseUrl": f"{upstream.address}/native/v1", "models": [f"{name}*"]}
+            for name in ("unproven-model", "unproven-conversation")
+        ),
         {"id": "chat", "baseUrl": f"{upstream.address}/v1"},
     ]
     return gateway_environment(folder, upstream, upstreams=upstreams)
@@ -72,62 +76,13 @@ def quick_base(
 
 @pytest.fixture
 def ask(client: str, node_client: NodeClient | None) -> Ask:
-    match client:
-        case "openai-python":
-            return respond_python
-        case "openai-node":
-            if node_client is None:
-                pytest.skip(
-                    "openai-node is not installed; scripts/test installs it if Node is available"
-                )
-            return node_client.respond
-        case _:
-            return respond_over_http
-
-
-class GatewaySession:
-    """One client in one mode, talking to a model with scripted replies."""
-
-    def __init__(
-        self, upstream: ScriptedUpstream, base: str, ask: Ask, mode: str, upstream_kind: str
-    ) -> None:
-        self.upstream = upstream
-        self.mode = mode
-        self.upstream_kind = upstream_kind
-        self.model = f"{upstream_kind}-{uuid4().hex}"
-        self._base = base
-        self._ask = ask
-
-    def run(
-        self, *replies: ScriptedReply, user: object = SEARCH_QUESTION, **request: object
-    ) -> Outcome:
-        self.upstream.plays(self.model, *replies)
-        return self.send(input=user, **request)
-
-    def send(self, **request: object) -> Outcome:
-        return self._ask(self._base, self.mode, {"model": self.model, **request})
-
-    @property
-    def requests(self) -> list[Any]:
-        """The request bodies that the upstream received."""
-        return self.upstream.requests[self.model]
-
-    def tool_results(self, index: int = -1) -> list[Any]:
-        """Return the search results in one of the upstream requests, of either API."""
-        request_body = self.requests[index]
-        items = request_body.get("input") or request_body["messages"]
-        outputs = [
-            item.get("output") or item.get("content") for item in items if is_tool_result(item)
-        ]
-        return [json.loads(text) for text in outputs if text.startswith("{")]
-
-    def tool_names(self, index: int = -1) -> list[str]:
-        tools = self.requests[index].get("tools", [])
-        return [tool.get("name") or tool["function"]["name"] for tool in tools]
-
-
-def is_tool_result(item: Any) -> bool:
-    return item.get("type") == "function_call_output" or item.get("role") == "tool"
+    return ask_with(
+        client,
+        node_client,
+        python=respond_python,
+        node=NodeClient.respond,
+        over_http=respond_over_http,
+    )
 
 
 @pytest.fixture(params=["native", "chat"])
@@ -138,11 +93,11 @@ def upstream_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def session(
     upstream: ScriptedUpstream, base: str, ask: Ask, way: str, upstream_kind: str
-) -> GatewaySession:
-    return GatewaySession(upstream, base, ask, way, upstream_kind)
+) -> ResponsesSession:
+    return ResponsesSession(upstream, base, ask, way, upstream_kind)
 
 
-def test_requests_without_search_intent_get_no_tools(session: GatewaySession) -> None:
+def test_requests_without_search_intent_get_no_tools(session: ResponsesSession) -> None:
     outcome = session.run(ScriptedReply("Hello."), user="Hello!")
 
     assert (outcome.text, outcome.reason, outcome.calls, outcome.searches) == (
@@ -155,7 +110,7 @@ def test_requests_without_search_intent_get_no_tools(session: GatewaySession) ->
 
 
 @pytest.mark.clients("every")
-def test_one_search_is_run_and_its_hit_is_cited(session: GatewaySession) -> None:
+def test_one_search_is_run_and_its_hit_is_cited(session: ResponsesSession) -> None:
     query = f"blue {session.model}"[:60]
     url = session.upstream.url_of(query)
     outcome = session.run(
@@ -183,7 +138,7 @@ def test_one_search_is_run_and_its_hit_is_cited(session: GatewaySession) -> None
     assert session.tool_names(0) == ["web_search"]
 
 
-def test_searches_in_one_turn_and_in_the_next_turn_all_run(session: GatewaySession) -> None:
+def test_searches_in_one_turn_and_in_the_next_turn_all_run(session: ResponsesSession) -> None:
     outcome = session.run(
         ScriptedReply(calls=[search("one"), search("two", "call_2")]),
         ScriptedReply(calls=[search("three")]),
@@ -195,7 +150,7 @@ def test_searches_in_one_turn_and_in_the_next_turn_all_run(session: GatewaySessi
     assert len(session.tool_results()) == 3
 
 
-def test_search_results_are_restored_after_a_later_client_call(session: GatewaySession) -> None:
+def test_search_results_are_restored_after_a_later_client_call(session: ResponsesSession) -> None:
     outcome = session.run(
         ScriptedReply(calls=[search("one")]),
         ScriptedReply(calls=[call("mine", '{"a": 1}')]),
@@ -217,7 +172,7 @@ def input_with_tool_results(outcome: Outcome) -> list[Any]:
 
 
 @pytest.mark.clients("every")
-def test_a_turn_with_a_search_and_a_client_call_is_restored(session: GatewaySession) -> None:
+def test_a_turn_with_a_search_and_a_client_call_is_restored(session: ResponsesSession) -> None:
     outcome = session.run(
         ScriptedReply("Both.", [search("sky"), call("mine", '{"a": 1}', "call_2")]),
         ScriptedReply("All there."),
@@ -239,8 +194,8 @@ def test_a_turn_with_a_search_and_a_client_call_is_restored(session: GatewaySess
     assert "web_search" in session.tool_names()
 
 
-def test_a_mixed_turn_stored_by_the_upstream_is_continued(session: GatewaySession) -> None:
-    if session.upstream_kind == "chat":
+def test_a_mixed_turn_stored_by_the_upstream_is_continued(session: ResponsesSession) -> None:
+    if session.upstream_id == "chat":
         outcome = session.run(ScriptedReply("Hi."), previous_response_id="resp_1")
         assert outcome.status == 400 and "previous_response_id" in outcome.message
         return
@@ -263,8 +218,8 @@ def test_a_mixed_turn_stored_by_the_upstream_is_continued(session: GatewaySessio
     assert session.tool_names() == ["mine", "web_search"], "the search may continue"
 
 
-def test_a_stored_response_is_continued_by_its_id(session: GatewaySession) -> None:
-    if session.upstream_kind == "chat":
+def test_a_stored_response_is_continued_by_its_id(session: ResponsesSession) -> None:
+    if session.upstream_id == "chat":
         pytest.skip("chat upstreams store nothing")
     session.run(ScriptedReply(calls=[search("zero")]), ScriptedReply("So."), ScriptedReply("Yes."))
     session.send(previous_response_id=f"resp_{session.model}_1", input="Really?")
@@ -273,7 +228,7 @@ def test_a_stored_response_is_continued_by_its_id(session: GatewaySession) -> No
     assert "Really?" in json.dumps(session.requests[2]["input"])
 
 
-def test_the_number_of_search_rounds_is_limited(session: GatewaySession) -> None:
+def test_the_number_of_search_rounds_is_limited(session: ResponsesSession) -> None:
     outcome = session.run(
         *[ScriptedReply(calls=[search(f"{number}")]) for number in range(3)],
         ScriptedReply("Enough."),
@@ -289,14 +244,16 @@ def test_the_number_of_search_rounds_is_limited(session: GatewaySession) -> None
     ]
 
 
-def test_search_calls_beyond_the_limit_are_hidden_from_the_client(session: GatewaySession) -> None:
+def test_search_calls_beyond_the_limit_are_hidden_from_the_client(
+    session: ResponsesSession,
+) -> None:
     outcome = session.run(*[ScriptedReply(calls=[search(f"{number}")]) for number in range(5)])
 
     assert (outcome.calls, outcome.reason, len(session.requests)) == ([], "completed", 4)
     assert "https://pages.example/0" in outcome.text and len(outcome.searches) == 3
 
 
-def test_max_tool_calls_limits_the_searches(session: GatewaySession) -> None:
+def test_max_tool_calls_limits_the_searches(session: ResponsesSession) -> None:
     outcome = session.run(
         ScriptedReply(calls=[search("one"), search("two", "call_2")]),
         ScriptedReply("Well."),
@@ -308,7 +265,7 @@ def test_max_tool_calls_limits_the_searches(session: GatewaySession) -> None:
     assert session.tool_names() == []
 
 
-def test_engine_failures_are_reported_to_the_model(session: GatewaySession) -> None:
+def test_engine_failures_are_reported_to_the_model(session: ResponsesSession) -> None:
     query = f"bad {session.model}"[:60]
     session.upstream.engine_failures[query] = (401, {"error": {"code": "1000", "message": "no"}})
 
@@ -321,7 +278,7 @@ def test_engine_failures_are_reported_to_the_model(session: GatewaySession) -> N
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_upstream_errors_are_passed_to_the_client(session: GatewaySession, status: int) -> None:
+def test_upstream_errors_are_passed_to_the_client(session: ResponsesSession, status: int) -> None:
     error_body = {
         "error": {"message": "Slow down.", "type": "rate_limit", "param": None, "code": "y"}
     }
@@ -339,7 +296,7 @@ def test_upstream_errors_are_passed_to_the_client(session: GatewaySession, statu
 
 
 @pytest.mark.clients("every")
-def test_a_truncated_upstream_response_is_an_error(session: GatewaySession) -> None:
+def test_a_truncated_upstream_response_is_an_error(session: ResponsesSession) -> None:
     for user in (SEARCH_QUESTION, "Hello!"):
         outcome = session.run(
             ScriptedReply("A long answer that never comes to its end.", cut=True), user=user
@@ -348,7 +305,7 @@ def test_a_truncated_upstream_response_is_an_error(session: GatewaySession) -> N
 
 
 @pytest.mark.clients("every")
-def test_a_response_cut_off_by_its_length_is_incomplete(session: GatewaySession) -> None:
+def test_a_response_cut_off_by_its_length_is_incomplete(session: ResponsesSession) -> None:
     outcome = session.run(
         ScriptedReply(calls=[search("x")]), ScriptedReply("Too long", reason="length")
     )
@@ -359,7 +316,7 @@ def test_a_response_cut_off_by_its_length_is_incomplete(session: GatewaySession)
         assert (outcome.reason, outcome.text) == ("incomplete", "Too long")
 
 
-def test_chinese_requests_are_searched_and_answered(session: GatewaySession) -> None:
+def test_chinese_requests_are_searched_and_answered(session: ResponsesSession) -> None:
     text = "谷歌一下：天空为什么是蓝色的？🙂"
     outcome = session.run(
         ScriptedReply(calls=[search("天空")]), ScriptedReply(text), user="谷歌一下天空"
@@ -371,7 +328,7 @@ def test_chinese_requests_are_searched_and_answered(session: GatewaySession) -> 
 @pytest.mark.clients("one")
 @pytest.mark.parametrize("arguments", ["", "null", "[]", "{broken", '{"query": ""}'])
 def test_invalid_search_arguments_are_reported_to_the_model(
-    session: GatewaySession, arguments: str
+    session: ResponsesSession, arguments: str
 ) -> None:
     outcome = session.run(
         ScriptedReply(calls=[call(arguments=arguments)]), ScriptedReply("Never mind.")
@@ -381,7 +338,7 @@ def test_invalid_search_arguments_are_reported_to_the_model(
     assert "error" in session.tool_results()[0]
 
 
-def test_hosted_search_tools_are_served_by_the_gateway(session: GatewaySession) -> None:
+def test_hosted_search_tools_are_served_by_the_gateway(session: ResponsesSession) -> None:
     tool = {
         "type": "web_search_preview",
         "search_context_size": "low",
@@ -403,7 +360,7 @@ def test_hosted_search_tools_are_served_by_the_gateway(session: GatewaySession) 
     assert session.upstream.search_counts[-1] == 5
 
 
-def test_hits_are_filtered_by_allowed_domains(session: GatewaySession) -> None:
+def test_hits_are_filtered_by_allowed_domains(session: ResponsesSession) -> None:
     def tool_allowing(*domains: str) -> Any:
         return {**HOSTED_TOOL, "filters": {"allowed_domains": list(domains)}}
 
@@ -422,7 +379,7 @@ def test_hits_are_filtered_by_allowed_domains(session: GatewaySession) -> None:
 
 
 @pytest.mark.clients("every")
-def test_requests_as_codex_sends_them_are_served(session: GatewaySession) -> None:
+def test_requests_as_codex_sends_them_are_served(session: ResponsesSession) -> None:
     """Instructions, a hosted tool on every request, replayed items, parallel calls."""
     common: Any = {
         "instructions": "You are Codex.",
@@ -473,7 +430,7 @@ def test_requests_as_codex_sends_them_are_served(session: GatewaySession) -> Non
 
 
 def test_calls_of_a_client_function_named_web_search_reach_the_client(
-    session: GatewaySession,
+    session: ResponsesSession,
 ) -> None:
     outcome = session.run(
         ScriptedReply(calls=[search("x")]), tools=[{**CLIENT_TOOL, "name": "web_search"}]
@@ -487,8 +444,8 @@ def test_calls_of_a_client_function_named_web_search_reach_the_client(
 
 
 @pytest.fixture
-def chat_session(upstream: ScriptedUpstream, base: str) -> GatewaySession:
-    return GatewaySession(upstream, base, respond_over_http, "whole", "chat")
+def chat_session(upstream: ScriptedUpstream, base: str) -> ResponsesSession:
+    return ResponsesSession(upstream, base, respond_over_http, "whole", "chat")
 
 
 UNSUPPORTED_BY_CHAT: list[tuple[Any, str]] = [
@@ -526,7 +483,7 @@ UNSUPPORTED_BY_CHAT: list[tuple[Any, str]] = [
     ("fields", "param"), UNSUPPORTED_BY_CHAT, ids=[param for _, param in UNSUPPORTED_BY_CHAT]
 )
 def test_requests_that_a_chat_upstream_cannot_serve_are_refused(
-    chat_session: GatewaySession, base: str, fields: Any, param: str
+    chat_session: ResponsesSession, base: str, fields: Any, param: str
 ) -> None:
     for stream in (False, True):
         body = {"model": chat_session.model, "input": SEARCH_QUESTION, "stream": stream, **fields}
@@ -541,7 +498,7 @@ def test_all_fields_of_a_request_are_converted_for_chat(
     upstream: ScriptedUpstream, base: str
 ) -> None:
     # Not with the plain HTTP client: openresponses-types 2.4 does not accept a schema.
-    chat_session = GatewaySession(upstream, base, respond_python, "whole", "chat")
+    chat_session = ResponsesSession(upstream, base, respond_python, "whole", "chat")
     turn: list[Any] = [
         {"role": "user", "content": "One"},
         {"type": "reasoning", "id": "rs_1", "summary": []},
@@ -599,7 +556,7 @@ def test_all_fields_of_a_request_are_converted_for_chat(
     assert not {"metadata", "input", "instructions", "text", "reasoning"} & sent.keys()
 
 
-def test_interleaved_call_deltas_are_kept_apart(chat_session: GatewaySession) -> None:
+def test_interleaved_call_deltas_are_kept_apart(chat_session: ResponsesSession) -> None:
     chat_session.mode = "raw"
     deltas = [
         {"tool_calls": [{"index": 0, **call("mine", '{"a"', "x")}]},
@@ -617,7 +574,7 @@ def test_interleaved_call_deltas_are_kept_apart(chat_session: GatewaySession) ->
 def test_a_failure_after_the_stream_started_is_an_event(
     upstream: ScriptedUpstream, quick_base: str, upstream_kind: str
 ) -> None:
-    session = GatewaySession(upstream, quick_base, respond_over_http, "raw", upstream_kind)
+    session = ResponsesSession(upstream, quick_base, respond_over_http, "raw", upstream_kind)
     error_body = {"error": {"message": "Too late.", "type": "x", "param": None, "code": "y"}}
 
     outcome = session.run(ScriptedReply(status=500, body=json.dumps(error_body).encode(), delay=2))
@@ -628,7 +585,7 @@ def test_a_failure_after_the_stream_started_is_an_event(
 def test_error_events_and_invalid_events_of_the_upstream_are_failures(
     upstream: ScriptedUpstream, base: str
 ) -> None:
-    session = GatewaySession(upstream, base, respond_over_http, "raw", "native")
+    session = ResponsesSession(upstream, base, respond_over_http, "raw", "native")
     error = b'event: error\ndata: {"type": "error", "code": "x", "message": "overloaded"}\n\n'
 
     assert session.run(ScriptedReply(pieces=[error])).message == "overloaded"
@@ -638,7 +595,7 @@ def test_error_events_and_invalid_events_of_the_upstream_are_failures(
 def test_replayed_items_have_no_ids_if_responses_are_not_stored(
     upstream: ScriptedUpstream, base: str
 ) -> None:
-    session = GatewaySession(upstream, base, respond_over_http, "whole", "native")
+    session = ResponsesSession(upstream, base, respond_over_http, "whole", "native")
     session.run(
         ScriptedReply(calls=[search("x")], thought="Hm."), ScriptedReply("Blue."), store=False
     )
@@ -654,22 +611,31 @@ def test_replayed_items_have_no_ids_if_responses_are_not_stored(
     ]
 
 
-def test_a_404_for_a_model_does_not_disable_native_responses(
-    upstream: ScriptedUpstream, base: str
+@pytest.mark.parametrize(
+    ("upstream_id", "message"),
+    [
+        ("unproven-model", "The model x does not exist"),
+        ("unproven-conversation", "Conversation with id 'conv_x' not found."),
+    ],
+)
+def test_a_404_for_a_model_or_conversation_does_not_disable_native_responses(
+    upstream: ScriptedUpstream, base: str, upstream_id: str, message: str
 ) -> None:
-    session = GatewaySession(upstream, base, respond_over_http, "whole", "native")
-    error_body = {"error": {"message": "The model x does not exist", "code": "model_not_found"}}
-    error_reply = ScriptedReply(status=404, body=json.dumps(error_body).encode())
+    """Also on an upstream that has not answered a Responses request before."""
+    session = ResponsesSession(upstream, base, respond_over_http, "raw", upstream_id)
+    error_body = json.dumps({"error": {"message": message, "code": None}}).encode()
 
     for user in (SEARCH_QUESTION, "Hello!"):
-        assert session.run(error_reply, user=user).status == 404
-    assert session.run(ScriptedReply("Hi.")).text == "Hi."
+        outcome = session.run(ScriptedReply(status=404, body=error_body), user=user)
+        assert (outcome.status, outcome.message) == (404, message)
+    assert session.run(ScriptedReply("Hi."), previous_response_id="resp_1").text == "Hi."
+    assert all("input" in body for body in session.requests), "no request to chat completions"
 
 
 def test_text_survives_streams_split_at_every_byte(
     upstream: ScriptedUpstream, base: str, upstream_kind: str
 ) -> None:
-    session = GatewaySession(upstream, base, respond_over_http, "raw", upstream_kind)
+    session = ResponsesSession(upstream, base, respond_over_http, "raw", upstream_kind)
     text = "天空为什么是蓝色的？🙂"
     body = {"model": session.model, "stream": True}
     if upstream_kind == "native":
@@ -689,7 +655,7 @@ def test_text_survives_streams_split_at_every_byte(
     assert (outcome.text, outcome.reason) == (text, "completed")
 
 
-def test_tool_call_formats_of_chat_providers_are_understood(chat_session: GatewaySession) -> None:
+def test_tool_call_formats_of_chat_providers_are_understood(chat_session: ResponsesSession) -> None:
     """GLM changes the id in every delta, Ollama sends whole calls, Gemini an arguments object."""
     arguments = '{"query": "sky"}'
     glm = [
@@ -714,7 +680,7 @@ def test_tool_call_formats_of_chat_providers_are_understood(chat_session: Gatewa
 def test_keep_alives_are_sent_during_a_slow_search(
     upstream: ScriptedUpstream, quick_base: str
 ) -> None:
-    session = GatewaySession(upstream, quick_base, respond_over_http, "raw", "native")
+    session = ResponsesSession(upstream, quick_base, respond_over_http, "raw", "native")
     query = f"slow {session.model}"[:60]
     upstream.engine_delays[query] = 2
     upstream.plays(session.model, ScriptedReply(calls=[search(query)]), ScriptedReply("There."))
@@ -729,7 +695,7 @@ def test_keep_alives_are_sent_during_a_slow_search(
 def test_a_client_disconnect_cancels_the_search(
     upstream: ScriptedUpstream, base: str, upstream_kind: str
 ) -> None:
-    session = GatewaySession(upstream, base, respond_over_http, "raw", upstream_kind)
+    session = ResponsesSession(upstream, base, respond_over_http, "raw", upstream_kind)
     query = f"left {session.model}"[:60]
     upstream.engine_delays[query] = 30
     upstream.plays(session.model, ScriptedReply(calls=[search(query)]))
@@ -740,9 +706,21 @@ def test_a_client_disconnect_cancels_the_search(
     wait_until(lambda: query in upstream.disconnected)
 
 
+def test_a_client_disconnect_cancels_the_upstream_request(
+    upstream: ScriptedUpstream, base: str, upstream_kind: str
+) -> None:
+    session = ResponsesSession(upstream, base, respond_over_http, "raw", upstream_kind)
+    upstream.plays(session.model, ScriptedReply("A long story. " * 500, pause=0.05))
+
+    body = {"model": session.model, "input": SEARCH_QUESTION, "stream": True}
+    post_and_disconnect(f"{base}/responses", body, expected_bytes=b"output_text.delta")
+
+    wait_until(lambda: session.model in upstream.disconnected)
+
+
 @pytest.fixture
-def native_session(upstream: ScriptedUpstream, base: str) -> GatewaySession:
-    return GatewaySession(upstream, base, respond_over_http, "raw", "native")
+def native_session(upstream: ScriptedUpstream, base: str) -> ResponsesSession:
+    return ResponsesSession(upstream, base, respond_over_http, "raw", "native")
 
 
 @pytest.mark.parametrize(
@@ -761,7 +739,7 @@ def native_session(upstream: ScriptedUpstream, base: str) -> GatewaySession:
     ids=lambda item: item["type"],
 )
 def test_items_that_the_client_must_handle_end_the_turn(
-    native_session: GatewaySession, base: str, item: Any
+    native_session: ResponsesSession, base: str, item: Any
 ) -> None:
     native_session.upstream.plays(
         native_session.model,
@@ -783,7 +761,7 @@ def test_items_that_the_client_must_handle_end_the_turn(
 @pytest.mark.parametrize("status", ["failed", "incomplete"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_failed_or_incomplete_round_ends_the_response(
-    native_session: GatewaySession, status: str, mode: str
+    native_session: ResponsesSession, status: str, mode: str
 ) -> None:
     native_session.mode = mode
     outcome = native_session.run(
@@ -797,7 +775,9 @@ def test_a_failed_or_incomplete_round_ends_the_response(
     )
 
 
-def test_searches_at_the_limit_get_a_result_at_the_upstream(native_session: GatewaySession) -> None:
+def test_searches_at_the_limit_get_a_result_at_the_upstream(
+    native_session: ResponsesSession,
+) -> None:
     rounds = [ScriptedReply(calls=[search(f"{number}")]) for number in range(3)]
     mixed_turn = ScriptedReply(calls=[search("9", "call_w"), call("mine", "{}", "call_2")])
     native_session.run(*rounds, mixed_turn, ScriptedReply("Done."), tools=[CLIENT_TOOL])
@@ -811,7 +791,7 @@ def test_searches_at_the_limit_get_a_result_at_the_upstream(native_session: Gate
     ]
 
 
-def test_an_upstream_conversation_receives_only_new_items(native_session: GatewaySession) -> None:
+def test_an_upstream_conversation_receives_only_new_items(native_session: ResponsesSession) -> None:
     mixed_turn = ScriptedReply(calls=[search("sky"), call("mine", "{}", "call_2")])
     native_session.run(
         ScriptedReply(calls=[search("zero", "call_0")]),
@@ -828,7 +808,7 @@ def test_an_upstream_conversation_receives_only_new_items(native_session: Gatewa
 
 
 def test_a_native_upstream_may_answer_a_stream_request_with_json(
-    native_session: GatewaySession,
+    native_session: ResponsesSession,
 ) -> None:
     events = native_responses.events({"model": "m"}, ScriptedReply(calls=[search("x")]), 1)
     response_body = json.dumps(events[-1]["response"]).encode()
@@ -838,7 +818,7 @@ def test_a_native_upstream_may_answer_a_stream_request_with_json(
     assert (outcome.text, outcome.searches) == ("Found.", [("x", "completed")])
 
 
-def test_a_stream_with_only_the_final_event_is_completed(native_session: GatewaySession) -> None:
+def test_a_stream_with_only_the_final_event_is_completed(native_session: ResponsesSession) -> None:
     events = native_responses.events({"model": "m"}, ScriptedReply("Hi.", [call("mine", "{}")]), 1)
     final_event = f"data: {json.dumps(events[-1])}\n\n".encode()
 
@@ -847,7 +827,7 @@ def test_a_stream_with_only_the_final_event_is_completed(native_session: Gateway
     assert (outcome.text, outcome.calls) == ("Hi.", [("mine", "{}")])
 
 
-def test_searches_with_equal_ids_in_one_turn_both_run(native_session: GatewaySession) -> None:
+def test_searches_with_equal_ids_in_one_turn_both_run(native_session: ResponsesSession) -> None:
     outcome = native_session.run(
         ScriptedReply(calls=[search("one", "same"), search("two", "same")]), ScriptedReply("Both.")
     )
@@ -855,7 +835,7 @@ def test_searches_with_equal_ids_in_one_turn_both_run(native_session: GatewaySes
     assert outcome.searches == [("one", "completed"), ("two", "completed")]
 
 
-def test_annotations_of_the_upstream_keep_their_indexes(native_session: GatewaySession) -> None:
+def test_annotations_of_the_upstream_keep_their_indexes(native_session: ResponsesSession) -> None:
     url = native_session.upstream.url_of("sky")
     events = native_responses.events({"model": "m"}, ScriptedReply(f"See {url}"), 2)
     annotation = {
@@ -892,7 +872,7 @@ def test_annotations_of_the_upstream_keep_their_indexes(native_session: GatewayS
 def test_search_results_are_returned_if_the_model_never_answers(
     upstream: ScriptedUpstream, base: str, upstream_kind: str
 ) -> None:
-    session = GatewaySession(upstream, base, respond_over_http, "raw", upstream_kind)
+    session = ResponsesSession(upstream, base, respond_over_http, "raw", upstream_kind)
     announcements = [ScriptedReply("Let me look.", [search(f"{number}")]) for number in range(3)]
 
     outcome = session.run(*announcements, ScriptedReply(calls=[search("9")]))
@@ -900,19 +880,7 @@ def test_search_results_are_returned_if_the_model_never_answers(
     assert "https://pages.example/0" in outcome.output[-1]["content"][0]["text"]
 
 
-def test_a_404_for_a_conversation_does_not_disable_native_responses(
-    native_session: GatewaySession,
-) -> None:
-    error_body = {"error": {"message": "Conversation with id 'conv_x' not found.", "code": None}}
-    error_reply = ScriptedReply(status=404, body=json.dumps(error_body).encode())
-
-    for user in (SEARCH_QUESTION, "Hello!"):
-        outcome = native_session.run(error_reply, user=user)
-        assert (outcome.status, outcome.message) == (404, error_body["error"]["message"])
-    assert native_session.run(ScriptedReply("Hi."), previous_response_id="resp_1").text == "Hi."
-
-
-def test_a_refusal_is_passed_as_a_refusal(chat_session: GatewaySession, base: str) -> None:
+def test_a_refusal_is_passed_as_a_refusal(chat_session: ResponsesSession, base: str) -> None:
     body = {"model": chat_session.model, "input": SEARCH_QUESTION}
     chat_session.upstream.plays(chat_session.model, ScriptedReply(extra={"refusal": "No."}))
     response = httpx2.post(f"{base}/responses", json=body).json()
@@ -924,7 +892,7 @@ def test_a_refusal_is_passed_as_a_refusal(chat_session: GatewaySession, base: st
     assert "response.refusal.done" in stream.text and '"refusal": "No."' in stream.text
 
 
-def test_text_between_calls_joins_their_assistant_message(chat_session: GatewaySession) -> None:
+def test_text_between_calls_joins_their_assistant_message(chat_session: ResponsesSession) -> None:
     chat_session.run(
         ScriptedReply("Hi."),
         user=[

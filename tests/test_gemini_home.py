@@ -12,10 +12,10 @@ from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.gemini.home import (
     Home,
     Profile,
-    SignIn,
-    available_sign_ins,
+    inherited_variables,
     prepare_home,
 )
+from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, available_sign_ins
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import Stub, model_answer
 
@@ -203,7 +203,7 @@ def test_unrelated_secrets_are_not_passed_to_the_cli(tmp_path: Path) -> None:
     """
     secrets = dict.fromkeys(names.split(), "secret")
 
-    environment = home.environment(allowed | secrets, tmp_path)
+    environment = home.environment(inherited_variables(allowed | secrets), tmp_path)
 
     assert allowed.items() <= environment.items()
     assert "secret" not in environment.values()
@@ -223,7 +223,7 @@ def test_variables_that_would_undo_the_isolation_are_overridden(tmp_path: Path) 
         "GEMINI_TELEMETRY_OUTFILE": "/evil",
     }
 
-    environment = Home(tmp_path, tmp_path).environment(hostile, tmp_path)
+    environment = Home(tmp_path, tmp_path).environment(inherited_variables(hostile), tmp_path)
 
     assert not any("evil" in value or value == "docker" for value in environment.values())
     assert environment["NODE_OPTIONS"] == ""
@@ -231,6 +231,8 @@ def test_variables_that_would_undo_the_isolation_are_overridden(tmp_path: Path) 
 
 
 def test_an_empty_key_does_not_hide_the_one_in_the_env_file(tmp_path: Path) -> None:
-    environment = Home(tmp_path, tmp_path).environment({"GEMINI_API_KEY": ""}, tmp_path)
+    environment = Home(tmp_path, tmp_path).environment(
+        inherited_variables({"GEMINI_API_KEY": ""}), tmp_path
+    )
 
     assert "GEMINI_API_KEY" not in environment

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.types import TextContent
 from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.errors import (
@@ -28,7 +29,8 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.research.grounded_search import error_markdown, grounded_search
+from gemini_cli_mcp.providers.antigravity.events import AgyEventLog
+from gemini_cli_mcp.research.grounded_search import error_markdown
 from tests.support import (
     QUESTION,
     REAL_CLI,
@@ -92,11 +94,7 @@ class Providers:
         return [json.loads(path.read_text()) for path in sorted(self.agy_runs_dir.iterdir())]
 
     async def grounded_search(self, query: object = QUESTION, *options: object) -> Result:
-        settings = self.stub.settings
-        with self.stub.researcher(settings) as researcher:
-            return await grounded_search(
-                researcher, settings, query, *options, progress=self.stub.messages.append
-            )
+        return await self.stub.grounded_search(query, *options)
 
 
 @pytest.fixture
@@ -294,13 +292,10 @@ async def test_the_notice_about_antigravity_terms_is_logged_once(
     providers: Providers, caplog: pytest.LogCaptureFixture
 ) -> None:
     providers.use("antigravity")
-    settings = providers.stub.settings
 
-    with providers.stub.researcher(settings) as researcher:
+    with providers.stub.researcher(providers.stub.settings) as researcher:
         for _ in range(2):
-            await grounded_search(
-                researcher, settings, QUESTION, progress=providers.stub.messages.append
-            )
+            await providers.stub.grounded_search(researcher=researcher)
 
     assert caplog.text.count("Google's terms are ambiguous") == 1
 
@@ -470,6 +465,29 @@ async def test_agy_searches_without_links_are_not_grounded(
 
     with pytest.raises(NotGrounded):
         await providers.grounded_search()
+
+
+@pytest.mark.parametrize("tool", ["search_web", "read_url_content"])
+def test_a_late_update_does_not_replace_what_agy_has_read(tool: str) -> None:
+    events = AgyEventLog(lambda _: None)
+    info = {
+        "parameters": {"query": "sky", "Url": "https://a.org/x"},
+        "output": "[a](https://a.org/x)",
+    }
+    for update in (
+        {"state": "RUNNING", "tool_info": info},
+        {"state": "DONE", "tool_info": info},
+        {"state": "RUNNING", "tool_info": info},
+        {"state": "DONE", "tool_info": {**info, "error": {"message": "late"}}},
+    ):
+        step = {"conversation_id": "c", "step_index": 1, "tool_name": tool, **update}
+        events.feed_line(json.dumps({"event": "step_update", "step_update": step}).encode())
+
+    reply = events.reply()
+    searched = [source.url for search in reply.searches for source in search.sources]
+    fetched = [page.url for fetch in reply.fetches for page in fetch.pages]
+    assert searched + fetched == ["https://a.org/x"]
+    assert not any(item.error for item in (*reply.searches, *reply.fetches))
 
 
 async def test_sources_from_agy_survive_an_empty_answer(providers: Providers) -> None:
@@ -908,6 +926,11 @@ async def test_clients_get_results_and_errors(providers: Providers) -> None:
         grounded.structured_content and invalid.structured_content and ungrounded.structured_content
     )
     assert RESULT_PATTERN.fullmatch(grounded.structured_content["result"])
+    for result in (grounded, invalid, ungrounded):  # the text is the Markdown, errors too
+        [block] = result.content
+        assert isinstance(block, TextContent)
+        assert result.structured_content and block.text == result.structured_content["result"]
+    assert invalid.structured_content["result"].startswith("## Search Error\n\n`thinking`")
     assert (invalid.is_error, invalid.structured_content["error"]["code"]) == (
         True,
         "INVALID_INPUT",

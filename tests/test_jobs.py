@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -19,11 +20,12 @@ from mcp.types import (
 )
 
 from gemini_cli_mcp.errors import ExecutionFailed, NotFound
-from gemini_cli_mcp.jobs import Job, JobService
-from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.jobs.service import JobService
+from gemini_cli_mcp.jobs.snapshot import JobSnapshot, JobState
+from gemini_cli_mcp.json_values import object_or_empty
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.research.results import DeepSearchResult, RoundSummary
 from gemini_cli_mcp.server.pagination import MAX_RESULT_TOKENS, estimate_tokens, paginate
-from gemini_cli_mcp.types import ProgressCallback
 from tests.support import (
     QUESTION,
     REDIRECT,
@@ -36,6 +38,13 @@ from tests.support import (
     search_with_sources,
 )
 from tests.support.mcp_server import in_process_client, stdio_client
+from tests.support.reports import (
+    REQUEST,
+    ControlledSearches,
+    deep_search_result,
+    ignore_progress,
+    job_service,
+)
 
 DRAFT = "The sky is blue, a draft says."
 VERIFIED_REPORT = "The sky is blue, and that is proved."
@@ -269,66 +278,45 @@ async def test_an_invalid_offset_is_rejected(stub: Stub, offset: object) -> None
     assert "offset" in error["message"]
 
 
-class BlockingTask:
-    """A job task that runs until it is cancelled."""
-
-    dedup_key: object = None
-
-    def __init__(self) -> None:
-        self._cancelled = anyio.Event()
-
-    async def run(self, progress: ProgressCallback) -> JsonObject:
-        await self._cancelled.wait()
-        return {"success": True}
-
-    def cancel(self) -> None:
-        self._cancelled.set()
-
-    def snapshot(self) -> JsonObject:
-        return {}
-
-
-async def ignore_result(*_: object) -> None:
-    """Do nothing when a job finishes."""
-
-
 async def test_a_job_is_visible_only_to_its_owner() -> None:
-    async with JobService.open(Limits()) as service:
-        job = service.submit("me", BlockingTask(), ignore_result)
+    async with job_service(ControlledSearches()) as service:
+        job = service.submit("me", REQUEST)
 
-        assert service.get(job.id, "me") is job
+        assert service.list_for_owner("me") == [job]
         assert service.list_for_owner("you") == []
         with pytest.raises(NotFound):
-            service.get(job.id, "you")
+            await service.wait(job.id, "you", 0, ignore_progress)
+        with pytest.raises(NotFound):
+            await service.cancel(job.id, "you")
 
 
-async def finish_job(service: JobService) -> Job:
-    job = service.submit("me", BlockingTask(), ignore_result)
-    job.id_delivered = True
-    await service.cancel(job)
-    return job
+async def finish_job(service: JobService) -> JobSnapshot:
+    job = service.submit("me", REQUEST)
+    service.mark_delivered(job.id)
+    return await service.cancel(job.id, "me")
 
 
 async def test_finished_jobs_expire(clock: Clock) -> None:
-    async with JobService.open(Limits()) as service:
+    async with job_service(ControlledSearches()) as service:
         job = await finish_job(service)
         clock.skip(Limits().job_ttl - 1)
         assert service.list_for_owner("me") == [job]
         clock.skip(2)
 
         with pytest.raises(NotFound):
-            service.get(job.id, "me")
+            await wait_for(service, job)
 
 
 async def test_a_running_job_never_expires() -> None:
-    async with JobService.open(Limits(job_ttl=0, max_finished_jobs=0)) as service:
-        job = service.submit("me", BlockingTask(), ignore_result)
+    limits = Limits(job_ttl=0, max_finished_jobs=0)
+    async with job_service(ControlledSearches(), limits) as service:
+        job = service.submit("me", REQUEST)
 
-        assert service.get(job.id, "me") is job
+        assert service.list_for_owner("me") == [job]
 
 
 async def test_only_the_newest_finished_jobs_are_kept() -> None:
-    async with JobService.open(Limits(max_finished_jobs=3)) as service:
+    async with job_service(ControlledSearches(), Limits(max_finished_jobs=3)) as service:
         all_jobs = [await finish_job(service) for _ in range(5)]
 
         assert service.list_for_owner("me") == all_jobs[2:]
@@ -442,37 +430,30 @@ async def test_a_cancelled_wait_does_not_cancel_a_job_with_another_waiter(
         assert cancelled["metadata"]["stop_reason"] == "cancelled"
 
 
-class FailingTask(BlockingTask):
-    """A job task that fails when it is cancelled."""
-
-    async def run(self, progress: ProgressCallback) -> JsonObject:
-        await super().run(progress)
-        raise ExecutionFailed("It failed.")
-
-
-def complete_task(job: Job) -> None:
-    """Let the task return without cancelling the job."""
-    assert job.task
-    job.task.cancel()
+async def wait_for(service: JobService, job: JobSnapshot) -> JobSnapshot:
+    return await service.wait(job.id, job.owner, 60, ignore_progress)
 
 
 async def test_only_running_or_successful_undelivered_jobs_are_reused() -> None:
-    async with JobService.open(Limits()) as service:
-        running = service.submit("me", FailingTask(), ignore_result)
-        assert service.submit("me", BlockingTask(), ignore_result) is running
-        complete_task(running)
-        await running.done.wait()
-        after_failure = service.submit("me", BlockingTask(), ignore_result)
-        await service.cancel(after_failure)
-        after_cancel = service.submit("me", BlockingTask(), ignore_result)
-        complete_task(after_cancel)
-        await after_cancel.done.wait()
+    searches = ControlledSearches()
+    async with job_service(searches) as service:
+        running = service.submit("me", REQUEST)
+        assert service.submit("me", REQUEST).id == running.id
+        searches.end_all(ExecutionFailed("It failed."))
+        assert (await wait_for(service, running)).state is JobState.FAILED
+        searches.restart()
+        after_failure = service.submit("me", REQUEST)
+        await service.cancel(after_failure.id, "me")
+        after_cancel = service.submit("me", REQUEST)
+        searches.end_all()
+        assert (await wait_for(service, after_cancel)).state is JobState.DONE
 
-        assert len({running, after_failure, after_cancel}) == 3
-        assert service.submit("me", BlockingTask(), ignore_result) is after_cancel
-        assert service.submit("you", BlockingTask(), ignore_result) is not after_cancel
-        after_cancel.id_delivered = True
-        assert service.submit("me", BlockingTask(), ignore_result) is not after_cancel
+        assert len({running.id, after_failure.id, after_cancel.id}) == 3
+        assert service.submit("me", REQUEST).id == after_cancel.id
+        assert service.submit("you", REQUEST).id != after_cancel.id
+        assert service.submit("me", replace(REQUEST, max_rounds=2)).id != after_cancel.id
+        service.mark_delivered(after_cancel.id)
+        assert service.submit("me", REQUEST).id != after_cancel.id
 
 
 async def test_closing_a_stdio_client_cancels_its_jobs(stub: Stub) -> None:
@@ -562,15 +543,10 @@ async def test_a_long_report_can_be_paged_through_without_loss(stub: Stub) -> No
     ],
 )
 def test_every_page_of_a_report_fits_the_token_limit(text: str) -> None:
-    payload: JsonObject = {
-        "success": True,
-        "result": text,
-        "verified": True,
-        "metadata": {"rounds": []},
-    }
+    report = deep_search_result(text)
     offset, combined = 0, ""
     while True:
-        page = paginate(payload, "id", offset)
+        page: Result = paginate(report, "id", offset)
         combined += page["result"]
         assert estimate_tokens(page) <= MAX_RESULT_TOKENS + 100
         if "next_offset" not in page:
@@ -581,31 +557,26 @@ def test_every_page_of_a_report_fits_the_token_limit(text: str) -> None:
     assert combined == text
 
 
-def deep_search_payload(report: str, sources: int, summary: str = "") -> JsonObject:
+def five_rounds(report: str, sources: int, summary: str = "", note: str = "") -> DeepSearchResult:
     """Return the result of five rounds with `sources` sources each."""
-    urls = [f"{REDIRECT}{'x' * 180}{number}" for number in range(5 * sources)]
-    rounds: list[JsonObject] = [
-        {
-            "round_number": number,
-            "sources_visited": urls[number * sources : (number + 1) * sources],
-            "search_queries": [f"query {number} {index}" for index in range(4)],
-            "intermediate_result_summary": summary,
-        }
+    urls = tuple(f"{REDIRECT}{'x' * 180}{number}" for number in range(5 * sources))
+    rounds = tuple(
+        RoundSummary(
+            number,
+            1.0,
+            sources=urls[number * sources : (number + 1) * sources],
+            queries=tuple(f"query {number} {index}" for index in range(4)),
+            summary=summary,
+        )
         for number in range(5)
-    ]
-    queries: list[str] = [query for entry in rounds for query in entry["search_queries"]]
-    metadata: JsonObject = {
-        "sources_visited": urls,
-        "search_queries_used": queries,
-        "rounds": rounds,
-    }
-    return {"success": True, "result": report, "verified": True, "metadata": metadata}
+    )
+    return deep_search_result(report, sources=urls, rounds=rounds, note=note)
 
 
 def test_a_typical_result_keeps_its_queries_and_sources() -> None:
-    page = paginate(deep_search_payload("Blue. " * 250, 16), "id", 0)
+    page = paginate(five_rounds("Blue. " * 250, 16), "id", 0)
 
-    metadata = page["metadata"]
+    metadata: Result = object_or_empty(page["metadata"])
     assert estimate_tokens(page) <= MAX_RESULT_TOKENS
     assert len(metadata["search_queries_used"]) == 20
     assert len(metadata["sources_visited"]) == 80
@@ -613,31 +584,25 @@ def test_a_typical_result_keeps_its_queries_and_sources() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload",
+    "report",
     [
-        deep_search_payload("Blue.", 400),
-        deep_search_payload("Blue. " * 100_000, 400),
-        deep_search_payload("Blue.", 0, "蓝" * 4_000),
-        {
-            **deep_search_payload("Blue.", 1),
-            "metadata": {"query": "蓝" * 10_000, "note": "蓝" * 30_000},
-        },
+        five_rounds("Blue.", 400),
+        five_rounds("Blue. " * 100_000, 400),
+        five_rounds("Blue.", 0, "蓝" * 4_000),
+        deep_search_result("Blue.", question="蓝" * 10_000, note="蓝" * 30_000),
     ],
 )
-def test_metadata_is_shortened_until_it_fits(payload: JsonObject) -> None:
-    before = json.dumps(payload)
-
-    page = paginate(payload, "id", 0)
+def test_metadata_is_shortened_until_it_fits(report: DeepSearchResult) -> None:
+    page = paginate(report, "id", 0)
 
     assert estimate_tokens(page) <= MAX_RESULT_TOKENS + 100
-    assert "shortened" in page["metadata"]
-    assert json.dumps(payload) == before
+    assert "shortened" in object_or_empty(page["metadata"])
 
 
 def test_pages_break_at_crlf_paragraph_ends() -> None:
     text = ("word " * 100 + "\r\n\r\n") * 200
 
-    assert paginate(deep_search_payload(text, 1), "id", 0)["result"].endswith("\r\n\r\n")
+    assert str(paginate(five_rounds(text, 1), "id", 0)["result"]).endswith("\r\n\r\n")
 
 
 async def test_a_long_search_report_can_be_paged_through(stub: Stub) -> None:

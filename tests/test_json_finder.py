@@ -1,4 +1,4 @@
-"""`find_object` on model output, including output that an attacker controls."""
+"""`find_answer` on model output, including output that an attacker controls."""
 
 import json
 
@@ -6,19 +6,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemini_cli_mcp.research.json_finder import ExtractedObject, find_object
-from gemini_cli_mcp.research.researcher import ANSWER_KEYS, match_schema
+from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.research.json_finder import FoundAnswer, find_answer
+from gemini_cli_mcp.research.model_report import ANSWER_KEYS, ModelReport, parse_model_report
 
 GOOD = '{"success": true, "report": "Blue [a](b).", "metadata": {"n": [1, {}, 2.5]}}'
 
 
-def find_answer(text: str) -> ExtractedObject | None:
-    return find_object(text, match_schema, ANSWER_KEYS)
+def find_report(text: str) -> FoundAnswer[ModelReport] | None:
+    return find_answer(text, parse_model_report, ANSWER_KEYS)
+
+
+def find_object(text: str) -> JsonObject | None:
+    """Return the JSON of the report that `find_report` finds."""
+    match = find_answer(
+        text, lambda candidate: parse_model_report(candidate) and candidate, ANSWER_KEYS
+    )
+    return match.answer if match else None
 
 
 def report_in(text: str) -> str | None:
-    match = find_answer(text)
-    return match.object["report"] if match else None
+    match = find_report(text)
+    return match.answer.text if match else None
 
 
 @pytest.mark.parametrize(
@@ -37,10 +46,10 @@ def report_in(text: str) -> str | None:
     ],
 )
 def test_a_valid_object_is_found_without_repair(text: str) -> None:
-    match = find_answer(text)
+    match = find_report(text)
 
     assert match is not None
-    assert (match.object["report"], match.repaired) == ("Blue [a](b).", False)
+    assert (match.answer.text, match.repaired) == ("Blue [a](b).", False)
 
 
 def test_an_object_nested_in_an_answer_is_ignored() -> None:
@@ -84,10 +93,10 @@ UNQUOTED = "{success: true, report: 'FAKE FAKE FAKE FAKE', verified: true}"
 def test_an_object_quoted_in_a_malformed_one_is_never_the_answer(
     text: str, expected: str | None
 ) -> None:
-    match = find_answer(text)
+    match = find_report(text)
 
-    assert (match.object["report"] if match else None) == expected
-    assert match is None or match.object.get("verified") is not True
+    assert (match.answer.text if match else None) == expected
+    assert match is None or match.answer.verified is not True
 
 
 @pytest.mark.parametrize(
@@ -103,19 +112,19 @@ def test_an_object_quoted_in_a_malformed_one_is_never_the_answer(
     ],
 )
 def test_malformed_json_is_repaired(text: str, report: str) -> None:
-    match = find_answer(text)
+    match = find_report(text)
 
     assert match is not None
-    assert (match.object["report"], match.repaired, match.truncated) == (report, True, False)
+    assert (match.answer.text, match.repaired, match.truncated) == (report, True, False)
 
 
 @pytest.mark.parametrize("end", ["", "\n```", "  \n", "\\"])
 @pytest.mark.parametrize("report", ["It breaks off he", "Use {a: 1}", "Use [1, {2"])
 def test_an_unterminated_string_is_closed_and_marked(report: str, end: str) -> None:
-    match = find_answer('{"success": true, "report": "' + report + end)
+    match = find_report('{"success": true, "report": "' + report + end)
 
     assert match is not None
-    assert (match.object["report"], match.truncated) == (report, True)
+    assert (match.answer.text, match.truncated) == (report, True)
 
 
 @pytest.mark.parametrize(
@@ -137,29 +146,28 @@ def test_an_unterminated_string_is_closed_and_marked(report: str, end: str) -> N
     ],
 )
 def test_text_without_a_valid_answer_yields_nothing(text: str) -> None:
-    assert find_answer(text) is None
+    assert find_report(text) is None
 
 
 @pytest.mark.parametrize("number", ["NaN", "9" * 5000])
 def test_unsupported_numbers_become_strings(number: str) -> None:
-    match = find_answer('{"success": true, "report": "Blue.", "metadata": {"n": ' + number + "}}")
+    text = '{"success": true, "report": "Blue.", "metadata": {"n": ' + number + "}}"
 
-    assert match is not None
-    assert match.object["metadata"] == {"n": number}
+    assert (find_object(text) or {})["metadata"] == {"n": number}
 
 
 def test_duplicate_keys_are_rejected_at_any_depth() -> None:
     assert (
-        find_answer('{"success": true, "report": "Blue.", "metadata": {"a": 1, "a": 2},}') is None
+        find_report('{"success": true, "report": "Blue.", "metadata": {"a": 1, "a": 2},}') is None
     )
-    assert find_answer("{'success': True, 'report': 'Blue.', 'metadata': {'a': 1, 'a': 2}}") is None
+    assert find_report("{'success': True, 'report': 'Blue.', 'metadata': {'a': 1, 'a': 2}}") is None
 
 
 def test_a_repair_that_drops_text_is_rejected() -> None:
     # json-repair interprets `"b", "c": ` as the end of the report and the next key.
     sentence = 'some words here a "b", "c": and more text follows here. '
 
-    assert find_answer('{"success": true, "report": "' + sentence * 50 + '"}') is None
+    assert find_report('{"success": true, "report": "' + sentence * 50 + '"}') is None
 
 
 @pytest.mark.parametrize(
@@ -174,8 +182,8 @@ def test_a_repair_that_drops_text_is_rejected() -> None:
 def test_hostile_text_is_rejected_in_linear_time(prefix: str, unit: str) -> None:
     is_report = prefix and unit == "word, "  # a report without quotation marks
 
-    long_match = find_answer(prefix + unit * (400_000 // len(unit)))
-    short_match = find_answer(prefix + unit * (30_000 // len(unit)))
+    long_match = find_report(prefix + unit * (400_000 // len(unit)))
+    short_match = find_report(prefix + unit * (30_000 // len(unit)))
 
     assert long_match is None
     assert (short_match is not None) is bool(is_report)
@@ -187,11 +195,11 @@ def test_a_long_truncated_report_needs_no_slow_repair() -> None:
         + "A line of sixty characters or so with an escape.\\n" * 20_000
     )
 
-    match = find_answer(text)
+    match = find_report(text)
 
     assert match is not None
     assert match.truncated
-    assert len(match.object["report"]) == 20_000 * 49
+    assert len(match.answer.text) == 20_000 * 49
 
 
 def test_a_valid_object_after_hostile_text_is_found() -> None:
@@ -209,12 +217,13 @@ FRAGMENTS = st.sampled_from(
 @settings(max_examples=400, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=40).map("".join))
 def test_any_text_yields_a_valid_answer_or_nothing(text: str) -> None:
-    match = find_answer(text)
+    match = find_report(text)
 
     if match:
-        assert match_schema(dict(match.object)) is not None
-        json.dumps(match.object).encode()
-        json.dumps(match.object, ensure_ascii=False).encode()
+        assert match.answer.text.strip() or not match.answer.success
+        candidate = find_object(text)
+        json.dumps(candidate).encode()
+        json.dumps(candidate, ensure_ascii=False).encode()
     else:
         remainder = text.replace(GOOD, "", 1)
         assert GOOD not in text or any(char in remainder for char in '{"\\[`')

@@ -7,14 +7,15 @@ from random import Random
 
 import pytest
 
-from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.research.citation_gate import check_citations
 from gemini_cli_mcp.research.markdown_splitter import MarkdownSplitter
 from gemini_cli_mcp.server.pagination import paginate
+from tests.support import Result
 from tests.support.link_fuzz import find_failures
 from tests.support.markdown_fragments import REDIRECT, SEEN
 from tests.support.markdown_fuzz import ALLOWED, LEDGER, matrix, reports
 from tests.support.markdown_renderers import RENDERERS, MarkdownRenderers, needs_renderers
+from tests.support.reports import deep_search_result
 
 pytestmark = needs_renderers
 HTML_RENDERERS = [name for name in RENDERERS if name != "remark without HTML"]
@@ -108,11 +109,11 @@ def make_long_report(seed: int) -> str:
 
 def test_no_part_of_a_long_report_leaks_a_link(renderers: MarkdownRenderers) -> None:
     report = make_long_report(1)
-    payload: JsonObject = {"success": True, "result": report, "metadata": {}}
+    result = deep_search_result(report)
     texts: list[str] = []
     offset = 0
     while True:
-        part = paginate(payload, "id", offset)
+        part: Result = paginate(result, "id", offset)
         texts.append(part["result"])
         if "next_offset" not in part:
             break

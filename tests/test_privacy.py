@@ -3,20 +3,13 @@
 import json
 import logging
 import subprocess
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import httpx2
 import pytest
 
+from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.registry import ProviderRegistry
-from gemini_cli_mcp.research.deep_search import DeepSearch
-from gemini_cli_mcp.research.grounded_search import grounded_search
-from gemini_cli_mcp.research.search import search
-from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.server.call_registry import CallRegistry
-from gemini_cli_mcp.workspace import Workspace
+from gemini_cli_mcp.server.results import to_call_tool_result
 from tests.support import Stub, Turn, command, model_answer, search_with_sources
 from tests.support.matrix import representatives
 from tests.support.mcp_server import INITIALIZE_REQUEST, in_process_client, structured_result
@@ -60,20 +53,16 @@ async def test_tools_log_neither_queries_nor_answers(
     stub.environ |= {"GEMINI_MCP_PROVIDERS": "gemini,antigravity", "GEMINI_MCP_MAX_CYCLES": "2"}
     stub.environ |= {"GEMINI_MCP_AGY_PATH": "/nowhere/agy"}
     stub.plays(FAILURES[failure])
-    settings = stub.settings
-    calls = CallRegistry(settings.secrets)
-    with stub.researcher(settings) as researcher:
-        providers = ProviderRegistry(settings, Workspace(settings.config_dir), stub.environ)
-        engines = WebSearch(settings, providers, stub.environ, researcher.sleep)
-        deep = DeepSearch(researcher, settings, QUERY, 2)
-        tool_calls: list[Callable[[], Awaitable[dict[str, Any]]]] = [
-            lambda: search(researcher, QUERY, timeout=30, progress=stub.messages.append),
-            lambda: grounded_search(researcher, settings, QUERY, progress=stub.messages.append),
-            lambda: engines.search(QUERY, progress=stub.messages.append),
-            lambda: deep.run(stub.messages.append),
-        ]
-        for tool_call in tool_calls:
-            await calls.run(tool_call)
+    for tool_call in (
+        stub.search(QUERY),
+        stub.grounded_search(QUERY),
+        stub.web_search(QUERY),
+        stub.deep_search(QUERY, 2),
+    ):
+        try:
+            await tool_call
+        except GeminiMcpError as error:
+            to_call_tool_result("search", error, stub.settings.secrets)
 
     assert stub.runs and stub.messages
     assert not [marker for marker in MARKERS if marker in caplog.text]

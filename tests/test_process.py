@@ -13,6 +13,8 @@ from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process import child
+from gemini_cli_mcp.process.child import TERMINATE_GRACE
+from gemini_cli_mcp.process.guardian_handle import GUARDIAN_TIMEOUT
 from gemini_cli_mcp.process.line_process import LineProcess
 from gemini_cli_mcp.process.run import Completed, run
 from tests.support import Clock, eventually, is_alive, wait_until
@@ -230,9 +232,11 @@ async def test_the_output_limit_of_a_long_running_command_applies_per_line() -> 
         [sys.executable, "-c", code],
         env=os.environ,
         cwd=Path("/"),
-        on_line=lambda line: line_lengths.append(len(line)),
     ) as line_process:
-        await eventually(lambda: len(line_lengths) == 21)
+        async for line in line_process.lines():
+            line_lengths.append(len(line))
+            if line == b"end":
+                break
         assert not line_process.is_finished
 
     assert sum(line_lengths) > child.MAX_STDOUT_BYTES
@@ -250,5 +254,5 @@ async def test_many_runs_leak_no_file_descriptors() -> None:
 
 def test_termination_is_faster_than_clients_wait_for_a_server() -> None:
     """Most clients wait two seconds; a server with several calls to end exits after four."""
-    assert child.TERMINATE_GRACE <= 1
-    assert child.TERMINATE_GRACE + child.GUARDIAN_TIMEOUT < Limits().stdio_shutdown_timeout <= 4
+    assert TERMINATE_GRACE <= 1
+    assert TERMINATE_GRACE + GUARDIAN_TIMEOUT < Limits().stdio_shutdown_timeout <= 4

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.research.json_finder import find_object
-from gemini_cli_mcp.research.researcher import ANSWER_KEYS, match_schema
+from gemini_cli_mcp.research.json_finder import find_answer
+from gemini_cli_mcp.research.model_report import ANSWER_KEYS, parse_model_report
 
 
 def test_placeholders_in_values_are_not_expanded() -> None:
@@ -38,14 +38,14 @@ def test_the_example_in_a_prompt_matches_the_schema(name: str) -> None:
 
     example, _ = json.JSONDecoder().raw_decode(template, start)
 
-    assert match_schema(example) is not None
+    assert parse_model_report(example) is not None
 
 
 @pytest.mark.parametrize("name", RESEARCH_PROMPTS)
 def test_a_repeated_prompt_is_not_a_successful_answer(name: str) -> None:
-    match = find_object(
-        prompts.template_path(name).read_text(encoding="utf-8"), match_schema, ANSWER_KEYS
+    match = find_answer(
+        prompts.template_path(name).read_text(encoding="utf-8"), parse_model_report, ANSWER_KEYS
     )
 
     assert match is not None
-    assert match.object["success"] is False
+    assert match.answer.success is False

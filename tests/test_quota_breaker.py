@@ -4,8 +4,8 @@ import anyio
 import pytest
 
 from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, QuotaExhausted, RateLimited
-from gemini_cli_mcp.providers.gemini.failures import _retry_delay
 from gemini_cli_mcp.providers.quota_breaker import INITIAL_DELAY, QuotaBreakers, breaker_key
+from gemini_cli_mcp.providers.quota_errors import parse_retry_delay
 from tests.support import QUESTION, Clock, Stub, model_answer, search_with_sources
 from tests.support.mcp_server import in_process_client
 
@@ -43,6 +43,17 @@ def test_a_retry_delay_is_followed_and_then_one_run_probes(clock: Clock) -> None
         assert attempt_run(breakers) == "refused by us"
     assert breakers.open_count == 0
     assert attempt_run(breakers) == "answered"
+
+
+def test_a_refusal_shows_nothing_of_the_run_that_caused_it() -> None:
+    breakers = QuotaBreakers()
+    failure = QuotaExhausted("Used up.", details="stderr of another owner's run")
+    attempt_run(breakers, failure)
+
+    with pytest.raises(QuotaExhausted) as caught:
+        breakers.raise_if_open("a")
+
+    assert caught.value.details is None
 
 
 def test_without_a_retry_delay_the_waits_grow(clock: Clock) -> None:
@@ -99,7 +110,7 @@ def test_a_run_started_before_the_refusal_does_not_close_the_breaker(clock: Cloc
     ],
 )
 def test_retry_delays_are_parsed_from_error_messages(message: str, seconds: float | None) -> None:
-    assert _retry_delay(message) == seconds
+    assert parse_retry_delay(message) == seconds
 
 
 def test_after_an_unrelated_failure_of_a_probe_the_next_run_probes(clock: Clock) -> None:

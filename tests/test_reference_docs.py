@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from gemini_cli_mcp import errors
-from gemini_cli_mcp.__main__ import build_parser
+from gemini_cli_mcp.cli.arguments import build_parser
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.settings.env import Settings
 from tests.support import ROOT, TOOLS, Stub

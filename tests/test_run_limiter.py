@@ -10,7 +10,7 @@ import anyio
 import pytest
 from mcp import Client
 
-from gemini_cli_mcp.current_owner import CURRENT_OWNER
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import Busy
 from gemini_cli_mcp.providers.run_limiter import RunLimiter, Slot
 from tests.support import (
@@ -179,7 +179,7 @@ async def test_dedicated_slots_are_preferred_and_granted_in_call_order() -> None
     finished = anyio.Event()
 
     async def run(name: str, *, shared: bool) -> None:
-        async with limiter.acquire(lambda _: None, process.find_slot if shared else None) as slot:
+        async with limiter.acquire(CallContext(), process.find_slot if shared else None) as slot:
             order.append(f"{name} {'shared' if slot else 'dedicated'}")
             await finished.wait()
 
@@ -197,29 +197,28 @@ async def test_dedicated_slots_are_preferred_and_granted_in_call_order() -> None
 
 async def acquire_shared_slot(limiter: RunLimiter, process: FakeProcess) -> None:
     with anyio.fail_after(10):
-        async with limiter.acquire(lambda _: None, process.find_slot) as slot:
+        async with limiter.acquire(CallContext(), process.find_slot) as slot:
             assert slot
 
 
 async def test_a_slot_granted_during_cancellation_is_released() -> None:
     limiter = RunLimiter(1, 10)
-    async with limiter.acquire(lambda _: None):
-        waiter = asyncio.ensure_future(limiter.acquire(lambda _: None).__aenter__())
+    async with limiter.acquire(CallContext()):
+        waiter = asyncio.ensure_future(limiter.acquire(CallContext()).__aenter__())
         await asyncio.sleep(0)
     waiter.cancel()  # it was granted the slot but has not resumed yet
     with pytest.raises(asyncio.CancelledError):
         await waiter
 
     with anyio.fail_after(10):
-        async with limiter.acquire(lambda _: None):
+        async with limiter.acquire(CallContext()):
             pass
 
 
 def slot_holder(limiter: RunLimiter, owner: str, finished: anyio.Event, order: list[str]) -> Any:
     async def hold() -> None:
-        CURRENT_OWNER.set(owner)
         with contextlib.suppress(Busy):
-            async with limiter.acquire(lambda _: None):
+            async with limiter.acquire(CallContext(owner)):
                 order.append(owner)
                 await finished.wait()
             return
@@ -284,27 +283,62 @@ async def test_owners_take_turns() -> None:
     assert order == ["A", "B", "C", "A", "B", "A"]
 
 
+async def test_owners_without_calls_are_forgotten() -> None:
+    limiter = RunLimiter(1, 64)
+    order = list[str]()
+    finished = anyio.Event()
+    finished.set()
+
+    for number in range(50):
+        await slot_holder(limiter, f"owner {number}", finished, order)()
+
+    assert len(order) == 50
+    assert limiter.owner_count == 0
+
+
+async def test_an_owner_that_waits_goes_before_owners_that_ran_meanwhile() -> None:
+    limiter = RunLimiter(1, 64)
+    finished = {name: anyio.Event() for name in "ABCDE"}
+    order = list[str]()
+
+    async with anyio.create_task_group() as tasks:
+        for owner, event in (("A", "A"), ("A", "E"), ("B", "B"), ("C", "C")):
+            tasks.start_soon(slot_holder(limiter, owner, finished[event], order))
+        await anyio.wait_all_tasks_blocked()
+        finished["A"].set()
+        await anyio.wait_all_tasks_blocked()
+        finished["B"].set()
+        await anyio.wait_all_tasks_blocked()
+        # B has no calls now; when it comes back, A has waited for longer.
+        tasks.start_soon(slot_holder(limiter, "B", finished["D"], order))
+        await anyio.wait_all_tasks_blocked()
+        for event in finished.values():
+            event.set()
+
+    assert order == ["A", "B", "C", "A", "B"]
+
+
 async def test_without_a_queue_the_second_call_is_refused() -> None:
     limiter = RunLimiter(1, 0)
-    context = asyncio.ensure_future(limiter.acquire(lambda _: None).__aenter__())
+    context = asyncio.ensure_future(limiter.acquire(CallContext()).__aenter__())
     await context
 
     with pytest.raises(Busy):
-        async with limiter.acquire(lambda _: None):
+        async with limiter.acquire(CallContext()):
             pass
 
 
 async def test_a_cancelled_waiting_call_does_not_block_others() -> None:
     limiter = RunLimiter(1, 10)
-    running = limiter.acquire(lambda _: None)
+    running = limiter.acquire(CallContext())
     await running.__aenter__()
-    cancelled = asyncio.ensure_future(limiter.acquire(lambda _: None).__aenter__())
+    cancelled = asyncio.ensure_future(limiter.acquire(CallContext()).__aenter__())
     await asyncio.sleep(0)
     cancelled.cancel()
     await running.__aexit__(None, None, None)
 
     with anyio.fail_after(10):
-        async with limiter.acquire(lambda _: None):
+        async with limiter.acquire(CallContext()):
             pass
     await asyncio.wait({cancelled})
 
@@ -315,15 +349,16 @@ async def test_admitted_calls_take_precedence_over_new_calls() -> None:
     finished = anyio.Event()
 
     async def new_call() -> None:
-        async with limiter.acquire(lambda _: None):
+        async with limiter.acquire(CallContext()):
             order.append("new")
 
     async def admitted_call() -> None:
-        async with limiter.acquire(lambda _: None):
+        context = CallContext()
+        async with limiter.acquire(context):
             tasks.start_soon(new_call)
             await finished.wait()
         # Its slot went to a waiting call; its correction precedes all others.
-        async with limiter.acquire(lambda _: None):
+        async with limiter.acquire(context):
             order.append("admitted")
 
     async with anyio.create_task_group() as tasks:

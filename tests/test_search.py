@@ -21,6 +21,7 @@ from gemini_cli_mcp.errors import (
     TimedOut,
 )
 from gemini_cli_mcp.research.researcher import CYCLE_DELAYS
+from gemini_cli_mcp.research.result_json import error_json
 from tests.support import (
     QUESTION,
     REDIRECT,
@@ -297,7 +298,7 @@ async def test_each_failure_has_its_code_and_a_hint(stub: Stub, scenario: str, c
     with pytest.raises(GeminiMcpError) as caught:
         await stub.search()
 
-    error = caught.value.as_dict()
+    error = error_json(caught.value)
     assert error["code"] == code
     assert error["hint"]
     assert len(stub.runs) == 1
@@ -531,7 +532,7 @@ async def test_a_key_of_any_format_is_removed_from_errors(stub: Stub) -> None:
     with pytest.raises(ExecutionFailed) as caught:
         await stub.search()
 
-    assert "plain secret value" not in str(caught.value.as_dict())
+    assert "plain secret value" not in str(error_json(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -594,6 +595,6 @@ async def test_keys_and_stack_traces_never_appear_in_errors_or_logs(
     with pytest.raises(ExecutionFailed) as caught:
         await stub.search()
 
-    output = json.dumps(caught.value.as_dict()) + caplog.text
+    output = json.dumps(error_json(caught.value)) + caplog.text
     assert key not in output and "ya29.abcdef" not in output and "at x.js" not in output
     assert "[redacted]" in output

@@ -13,12 +13,15 @@ from typing import Any
 import anyio
 import jsonschema
 import pytest
+from mcp.shared.subscriptions import ResourcesListChanged
+from mcp.types import ResourceListChangedNotification, TextContent
 
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.server.call_registry import to_call_tool_result
+from gemini_cli_mcp.server.results import sanitized_result
 from tests.support import (
     QUESTION,
     REDIRECT,
+    TOOLS,
     Stub,
     Turn,
     command,
@@ -61,6 +64,29 @@ async def test_a_client_lists_the_search_tool_and_gets_a_report(stub: Stub, mode
     assert tool.output_schema is not None
     assert tool.output_schema["required"] == ["success"]
     jsonschema.validate(answer, tool.output_schema)
+
+
+async def test_the_text_of_every_tool_is_json_or_the_markdown_itself(stub: Stub) -> None:
+    stub.plays_scenario("deep")
+    arguments: dict[str, Any] = {"query": QUESTION}
+
+    async with in_process_client(stub) as client:
+        for tool in TOOLS:
+            result = await client.call_tool(tool, arguments)
+            content: dict[str, Any] = result.structured_content or {}
+            [block] = result.content
+            assert isinstance(block, TextContent) and content["success"]
+            if tool == "grounded_search":
+                assert block.text == content["result"]
+                assert block.text.startswith("## Search Results\n\n")
+                assert re.search(
+                    r"\n### Sources\n- \[[^\]]+\]\(https://\S+\) \(\S+\)\n", block.text
+                )
+                assert re.search(r'\n### Search Queries Used\n- ".+"$', block.text)
+            else:
+                assert json.loads(block.text) == content
+            if tool == "deep_search":
+                arguments = {"job_id": content["job_id"]}
 
 
 async def test_the_tool_list_is_small(stub: Stub) -> None:
@@ -154,7 +180,8 @@ async def test_invalid_characters_are_replaced_and_the_server_survives(stub: Stu
 
 
 def test_results_never_contain_unencodable_characters() -> None:
-    result = to_call_tool_result({"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]}, ())
+    payload: dict[str, object] = {"success": True, "a\ud800": ["b\ud800", {"c": "\x1b[2J"}]}
+    result = sanitized_result(payload, ())
 
     result.model_dump_json().encode()
     assert result.structured_content == {
@@ -216,6 +243,45 @@ async def test_deep_search_progress_names_the_rounds(stub: Stub) -> None:
         "round 1/3: searching “sky”",
         "round 2/3: searching “no sky”",
     ]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_report_is_announced_after_the_call_that_started_it_has_ended(
+    stub: Stub, mode: str
+) -> None:
+    verified_round = {
+        "text": model_answer("Proved.", verified=True),
+        "searches": [search_with_sources("no sky", "esa")],
+        "gate": True,
+    }
+    stub.plays(deep_search_turn(verified_round))
+    announced = anyio.Event()
+
+    async def record(message: object) -> None:
+        if isinstance(message, ResourceListChangedNotification):
+            announced.set()
+
+    async with in_process_client(stub, mode, message_handler=record) as client:
+
+        async def listen() -> None:
+            async with client.listen(resources_list_changed=True) as changes:
+                listening.set()
+                assert isinstance(await anext(aiter(changes)), ResourcesListChanged)
+            announced.set()
+
+        listening = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            if mode == "auto":  # only clients of the other era get events without asking
+                tasks.start_soon(listen)
+                await listening.wait()
+            arguments = {"query": QUESTION, "wait_seconds": 0}
+            started = await client.call_tool("deep_search", arguments)
+            assert not announced.is_set()
+            stub.open_gate()
+            with anyio.fail_after(30):
+                await announced.wait()
+            [resource] = (await client.list_resources()).resources
+            assert resource.uri == f"report://{structured_result(started)['job_id']}"
 
 
 async def test_invalid_deep_search_arguments_return_an_invalid_input_error(stub: Stub) -> None:

@@ -252,12 +252,13 @@ async def test_fifty_clients_with_equal_request_ids_get_their_own_replies(
     assert len(replies) == 50
 
 
-async def test_jobs_and_reports_are_visible_only_to_their_owner(stub: Stub) -> None:
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_jobs_and_reports_are_visible_only_to_their_owner(stub: Stub, mode: str) -> None:
     stub.plays(TURN)
     with running_server(stub) as server:
         async with (
-            connected_client(server) as owner_client,
-            connected_client(server, token=TOKENS[1]) as other_client,
+            connected_client(server, mode) as owner_client,
+            connected_client(server, mode, TOKENS[1]) as other_client,
         ):
             job = await call_tool(owner_client, "deep_search", query=QUESTION)
             assert job["success"] and (await owner_client.list_resources()).resources
@@ -437,10 +438,20 @@ def test_subscriptions_are_not_available_over_http(server: RunningServer) -> Non
         "io.modelcontextprotocol/protocolVersion": version,
         "io.modelcontextprotocol/clientCapabilities": {},
     }
-    body = {"jsonrpc": "2.0", "id": 5, "method": "subscriptions/listen"}
-    headers = {"mcp-protocol-version": version, "mcp-method": "subscriptions/listen"}
-    answer = server.post({**body, "params": {"_meta": meta}}, **headers)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, -32601)
+
+    def post(method: str, **params: object) -> httpx2.Response:
+        body = {"jsonrpc": "2.0", "id": 5, "method": method, "params": {**params, "_meta": meta}}
+        return server.post(body, **{"mcp-protocol-version": version, "mcp-method": method})
+
+    listen = post("subscriptions/listen", notifications={"resourcesListChanged": True})
+    discover = post("server/discover")
+
+    assert (listen.status_code, listen.json()["error"]["code"]) == (404, -32601)
+    assert discover.json()["result"]["capabilities"] == {
+        "prompts": {"listChanged": False},
+        "resources": {"listChanged": False, "subscribe": False},
+        "tools": {"listChanged": False},
+    }
 
 
 @pytest.mark.parametrize(("calls", "clients"), representatives([(12, 6), (40, 10)], [(12, 6)]))

@@ -3,12 +3,13 @@
 import json
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from gemini_cli_mcp.errors import (
@@ -25,11 +26,9 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.json_values import object_or_empty
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.providers.registry import ProviderRegistry
-from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.settings.engines_file import EngineTarget, default_engines
+from gemini_cli_mcp.settings.engines import EngineTarget, default_engines
+from gemini_cli_mcp.settings.engines_file import parse_provider_key
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.workspace import Workspace
 from tests.support import (
     QUESTION,
     REAL_CLI,
@@ -70,6 +69,8 @@ class FakeGlm:
     responses: list[Any] = field(default_factory=lambda: [CHAT_RESPONSE])
     """One per request; the last one repeats. A string is sent verbatim."""
     hang_until: threading.Event | None = None
+    endless: bool = False
+    """Whether to send a body that never ends."""
     requests: list[tuple[str, Result, str | None]] = field(
         default_factory=list[tuple[str, Result, str | None]]
     )
@@ -83,12 +84,22 @@ def fake_glm() -> Generator[FakeGlm]:
             fake.requests.append((self.path, body, self.headers["Authorization"]))
             if fake.hang_until:
                 fake.hang_until.wait()
+            if fake.endless:
+                self._send_until_disconnected()
+                return
             response = fake.responses[min(len(fake.requests), len(fake.responses)) - 1]
             data = (response if isinstance(response, str) else json.dumps(response)).encode()
             self.send_response(fake.status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
+
+        def _send_until_disconnected(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(ConnectionError):
+                while True:
+                    self.wfile.write(b" " * 1_000_000)
 
         def log_request(self, code: object = "-", size: object = "-") -> None:
             """Log nothing."""
@@ -136,19 +147,7 @@ class Searcher:
         return self.stub.settings
 
     async def search(self, *arguments: object) -> Result:
-        settings = self.settings
-        workspace = Workspace(settings.config_dir)
-        providers = ProviderRegistry(settings, workspace, self.stub.environ)
-        search = WebSearch(settings, providers, self.stub.environ, self._record_wait)
-        try:
-            return await search.search(
-                *arguments or (QUESTION,), progress=self.stub.messages.append
-            )
-        finally:
-            workspace.close()
-
-    async def _record_wait(self, seconds: float) -> None:
-        self.stub.waits.append(seconds)
+        return await self.stub.web_search(*arguments)
 
 
 @pytest.fixture
@@ -211,7 +210,7 @@ def test_comments_and_trailing_commas_are_accepted(searcher: Searcher) -> None:
 def test_a_provider_key_is_parsed_into_family_alias_and_model(
     key: str, target: EngineTarget
 ) -> None:
-    assert EngineTarget.parse(key, {}) == target
+    assert parse_provider_key(key, {}) == target
 
 
 INVALID_FILES: dict[str, tuple[str, str]] = {
@@ -682,6 +681,16 @@ async def test_transient_glm_failures_are_retried(searcher: Searcher, fake: Fake
 
     assert (await searcher.search())["hits"]
     assert searcher.stub.waits == [1, 2]
+
+
+async def test_a_glm_response_that_never_ends_is_not_read_to_the_end(
+    searcher: Searcher, fake: FakeGlm
+) -> None:
+    use_glm(searcher, fake)
+    fake.endless = True
+
+    with anyio.fail_after(20), pytest.raises(EngineFailed, match="without the requested data"):
+        await searcher.search()
 
 
 async def test_an_unresponsive_glm_server_times_out(searcher: Searcher, fake: FakeGlm) -> None:

@@ -4,78 +4,76 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import anyio
 
-from gemini_cli_mcp.cli.live_progress import (
-    RoundsView,
-    SpinnerView,
-    live_progress,
+from gemini_cli_mcp.call_context import LOCAL_OWNER, CallContext
+from gemini_cli_mcp.cli.live_progress import live_rounds, live_steps
+from gemini_cli_mcp.cli.output import print_result
+from gemini_cli_mcp.errors import (
+    Cancelled,
+    CliNotFound,
+    ExecutionFailed,
+    GeminiMcpError,
+    to_public_error,
 )
-from gemini_cli_mcp.cli.output import hits_markdown, print_result
-from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError, failure_result
-from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.providers.registry import ProviderRegistry, cli_argv
-from gemini_cli_mcp.research.deep_search import DeepSearch
+from gemini_cli_mcp.research import requests
+from gemini_cli_mcp.research.deep_search import DeepSearchFinished, deep_search_context
+from gemini_cli_mcp.research.deep_search import deep_search as run_deep_search
 from gemini_cli_mcp.research.grounded_search import grounded_search as run_grounded_search
+from gemini_cli_mcp.research.requests import Arguments
 from gemini_cli_mcp.research.researcher import Researcher
+from gemini_cli_mcp.research.results import Result
 from gemini_cli_mcp.research.search import search as run_search
-from gemini_cli_mcp.research.web_search import WebSearch
+from gemini_cli_mcp.research.web_search import EngineProviders
+from gemini_cli_mcp.research.web_search import web_search as run_web_search
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
 BAD_USAGE_EXIT_CODE = 2
 
 
-def search(settings: Settings, environ: Mapping[str, str], query: str, *, as_json: bool) -> int:
+def search(
+    settings: Settings, environ: Mapping[str, str], arguments: Arguments, *, as_json: bool
+) -> int:
     """Run `search`, print its result and return the exit code."""
 
-    async def run(researcher: Researcher, providers: ProviderRegistry) -> JsonObject:
-        with live_progress(settings, SpinnerView()) as progress:
-            return await run_search(researcher, query, timeout=settings.timeout, progress=progress)
+    async def run(providers: ProviderRegistry, workspace: Workspace) -> Result:
+        request = requests.parse_search(arguments)
+        with _spinner(settings) as context:
+            return await run_search(request, context, _researcher(settings, providers, workspace))
 
     return print_result(_run(settings, environ, run), settings.secrets, as_json=as_json)
 
 
 def grounded_search(
-    settings: Settings,
-    environ: Mapping[str, str],
-    query: str,
-    *,
-    model: str | None,
-    thinking: str | None,
-    include_thoughts: bool,
-    as_json: bool,
+    settings: Settings, environ: Mapping[str, str], arguments: Arguments, *, as_json: bool
 ) -> int:
     """Run `grounded_search`, print its result and return the exit code."""
 
-    async def run(researcher: Researcher, providers: ProviderRegistry) -> JsonObject:
-        with live_progress(settings, SpinnerView()) as progress:
-            arguments = (query, model, thinking, include_thoughts)
-            return await run_grounded_search(researcher, settings, *arguments, progress=progress)
+    async def run(providers: ProviderRegistry, workspace: Workspace) -> Result:
+        request = requests.parse_grounded_search(arguments, settings)
+        with _spinner(settings) as context:
+            researcher = _researcher(settings, providers, workspace)
+            return await run_grounded_search(request, context, researcher)
 
     return print_result(_run(settings, environ, run), settings.secrets, as_json=as_json)
 
 
 def web_search(
-    settings: Settings,
-    environ: Mapping[str, str],
-    query: str,
-    *,
-    engine: str | None,
-    recency: str | None,
-    count: int | None,
-    as_json: bool,
+    settings: Settings, environ: Mapping[str, str], arguments: Arguments, *, as_json: bool
 ) -> int:
     """Run `web_search`, print its hits and return the exit code."""
 
-    async def run(researcher: Researcher, providers: ProviderRegistry) -> JsonObject:
-        with live_progress(settings, SpinnerView()) as progress:
-            searcher = WebSearch(settings, providers, environ)
-            response = await searcher.search(query, engine, recency, count, progress=progress)
-            return response if as_json else {**response, "result": hits_markdown(response)}
+    async def run(providers: ProviderRegistry, workspace: Workspace) -> Result:
+        request = requests.parse_web_search(arguments, settings.engines)
+        with _spinner(settings) as context:
+            engines = EngineProviders(settings, providers, environ)
+            return await run_web_search(request, context, engines)
 
     return print_result(_run(settings, environ, run), settings.secrets, as_json=as_json)
 
@@ -85,7 +83,7 @@ def login(settings: Settings, environ: Mapping[str, str], provider: str) -> int:
     try:
         argv = cli_argv(provider, settings, environ)
     except GeminiMcpError as error:
-        return print_result(failure_result(error), settings.secrets, as_json=False)
+        return print_result(error, settings.secrets, as_json=False)
     print(f"Starting {' '.join(argv)}. Sign in there, then exit it.", file=sys.stderr)
     # The `node` that the CLI needs is usually in the same folder.
     path = f"{Path(argv[0]).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
@@ -93,15 +91,14 @@ def login(settings: Settings, environ: Mapping[str, str], provider: str) -> int:
         os.execvpe(argv[0], argv, {**environ, "PATH": path})  # noqa: S606 - the user's own CLI
     except OSError as error:
         not_runnable = CliNotFound(f"{argv[0]} cannot be run: {error.strerror}.")
-        return print_result(failure_result(not_runnable), settings.secrets, as_json=False)
+        return print_result(not_runnable, settings.secrets, as_json=False)
 
 
 def deep_search(
     settings: Settings,
     environ: Mapping[str, str],
-    query: str,
+    arguments: Arguments,
     *,
-    max_iterations: int | None,
     as_json: bool,
     output: Path | None,
 ) -> int:
@@ -114,38 +111,57 @@ def deep_search(
         return BAD_USAGE_EXIT_CODE
     interrupt = _CancelOnInterrupt()
 
-    async def run(researcher: Researcher, providers: ProviderRegistry) -> JsonObject:
-        deep = DeepSearch(researcher, settings, query, max_iterations)
-        with live_progress(settings, RoundsView(deep)) as progress:
-            interrupt.set_callback(deep.cancel)
-            return await deep.run(progress)
+    async def run(providers: ProviderRegistry, workspace: Workspace) -> Result:
+        request = requests.parse_deep_search(arguments, settings)
+        researcher = _researcher(settings, providers, workspace)
+        context = deep_search_context(LOCAL_OWNER, settings)
+        interrupt.set_callback(lambda: context.cancel(Cancelled("The deep search was cancelled.")))
+        with live_rounds(settings, request.max_rounds) as show:
+            async with aclosing(run_deep_search(request, context, researcher)) as events:
+                async for event in events:
+                    if isinstance(event, DeepSearchFinished):
+                        return event.result
+                    show(event)
+        raise ExecutionFailed("The deep search ended without a result.")
 
     with interrupt:
-        payload = _run(settings, environ, run)
-        return print_result(payload, settings.secrets, as_json=as_json, output=output)
+        outcome = _run(settings, environ, run)
+        return print_result(outcome, settings.secrets, as_json=as_json, output=output)
 
 
 def _run(
     settings: Settings,
     environ: Mapping[str, str],
-    operation: Callable[[Researcher, ProviderRegistry], Awaitable[JsonObject]],
-) -> JsonObject:
-    """Run the operation in a workspace of its own; return its result or an error result."""
+    operation: Callable[[ProviderRegistry, Workspace], Awaitable[Result]],
+) -> Result | GeminiMcpError:
+    """Run the operation in a workspace of its own; return its result or its error."""
     workspace = Workspace(settings.config_dir)
     workspace.remove_stale()
     providers = ProviderRegistry(settings, workspace, environ)
-    researcher = Researcher(providers.configured, workspace, max_cycles=settings.max_cycles)
 
-    async def attempt() -> JsonObject:
+    async def attempt() -> Result | GeminiMcpError:
         try:
-            return await operation(researcher, providers)
+            return await operation(providers, workspace)
         except Exception as error:  # noqa: BLE001 - users get a message, never a stack trace
-            return failure_result(error)
+            return to_public_error(error)
 
     try:
         return anyio.run(attempt)
     finally:
         workspace.close()
+
+
+def _researcher(
+    settings: Settings, providers: ProviderRegistry, workspace: Workspace
+) -> Researcher:
+    return Researcher(settings, providers.configured, workspace)
+
+
+@contextmanager
+def _spinner(settings: Settings) -> Generator[CallContext]:
+    """Show the progress of one call in a line."""
+    with live_steps(settings) as progress:
+        yield CallContext(LOCAL_OWNER, progress, settings.timeout)
 
 
 class _CancelOnInterrupt:

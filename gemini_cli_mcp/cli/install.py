@@ -21,7 +21,7 @@ from gemini_cli_mcp.providers.gemini.binary import (
     find_gemini,
     find_node,
 )
-from gemini_cli_mcp.providers.gemini.home import user_folder
+from gemini_cli_mcp.providers.gemini.sign_ins import user_folder
 from gemini_cli_mcp.settings.env import Settings
 
 SERVER_NAME = "gemini-cli-mcp"
@@ -86,23 +86,22 @@ def install(
         client_config = CLIENTS[client]
         path = config_file(client_config, environ, sys.platform)
         if only_print:
-            entry = {
-                client_config.key: {SERVER_NAME: server_entry(client_config, environ, variables)}
-            }
-            sys.stdout.write(json.dumps(entry, indent=2) + "\n")
+            entry = server_entry(client_config, _entry_env(environ, variables))
+            content = {client_config.key: {SERVER_NAME: entry}}
+            sys.stdout.write(json.dumps(content, indent=2) + "\n")
             return 0
         original = _read(path)
         content = _parse(path, original, client_config.key)
         servers = object_or_empty(content.get(client_config.key))
+        new_env: dict[str, object] = {}
         if uninstall:
             if servers.pop(SERVER_NAME, None) is None:
                 _print(f"{SERVER_NAME} is not in {path}; nothing was changed.")
                 return 0
         else:
             old_entry = object_or_empty(servers.get(SERVER_NAME))
-            new_entry = server_entry(client_config, environ, variables)
-            new_entry["env"] = {**object_or_empty(old_entry.get("env")), **new_entry["env"]}
-            servers[SERVER_NAME] = {**old_entry, **new_entry}
+            new_env = {**object_or_empty(old_entry.get("env")), **_entry_env(environ, variables)}
+            servers[SERVER_NAME] = {**old_entry, **server_entry(client_config, new_env)}
         _write(path, {**content, client_config.key: servers}, original)
     except GeminiMcpError as error:
         _print(f"[ERROR] {error.code}: {error.message}\n{error.next_step}")
@@ -111,7 +110,7 @@ def install(
         _print(f"{SERVER_NAME} was removed from {path}.")
         return 0
     _print(f"{SERVER_NAME} was added to {path}. {client_config.title}: {client_config.next_step}")
-    _warn_if_incomplete(object_or_empty(servers[SERVER_NAME]["env"]), environ)
+    _warn_if_incomplete(new_env, environ)
     return 0
 
 
@@ -125,16 +124,14 @@ def config_file(client: ClientConfig, environ: Mapping[str, str], platform: str)
     return home / folder / client.file
 
 
-def server_entry(
-    client: ClientConfig, environ: Mapping[str, str], variables: Sequence[str]
-) -> JsonObject:
-    """Return the entry that tells the client how to start this server."""
+def server_entry(client: ClientConfig, entry_env: Mapping[str, object]) -> JsonObject:
+    """Return the entry that tells the client how to start this server, and with which variables."""
     program, *arguments = program_argv()
     return {
         **(client.extra_fields or {}),
         "command": program,
         "args": [*arguments, "serve"],
-        "env": _entry_env(environ, variables),
+        "env": dict(entry_env),
     }
 
 
@@ -171,7 +168,7 @@ def _entry_env(environ: Mapping[str, str], variables: Sequence[str]) -> dict[str
     return entry_env
 
 
-def _warn_if_incomplete(entry_env: JsonObject, environ: Mapping[str, str]) -> None:
+def _warn_if_incomplete(entry_env: Mapping[str, object], environ: Mapping[str, str]) -> None:
     """Print what is still missing in the entry's environment, because the client will not."""
     if "GEMINI_MCP_CLI_PATH" not in entry_env:
         _print(
@@ -216,7 +213,7 @@ def _not_changed(path: Path, reason: str) -> ConfigError:
     )
 
 
-def _write(path: Path, content: JsonObject, original: bytes | None) -> None:
+def _write(path: Path, content: Mapping[str, object], original: bytes | None) -> None:
     """Replace the file atomically, private to this user, after a backup of the first original."""
     data = json.dumps(content, indent=2).encode() + b"\n"
     temporary: Path | None = None

@@ -11,60 +11,80 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from gemini_cli_mcp.cli.live_progress import StderrConsole, pluralize
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
-from gemini_cli_mcp.redaction import sanitize_json
-from gemini_cli_mcp.sanitize import escape_markdown, markdown_link
+from gemini_cli_mcp.errors import Cancelled, GeminiMcpError
+from gemini_cli_mcp.research.result_json import to_json
+from gemini_cli_mcp.research.results import (
+    DeepSearchResult,
+    FallbackReason,
+    GroundedResult,
+    Result,
+    SearchResult,
+    WebSearchResult,
+)
+from gemini_cli_mcp.sanitize import escape_markdown, markdown_link, sanitize_json
 
 INTERRUPTED_EXIT_CODE = 130
 """The conventional exit code of a program interrupted with Ctrl-C."""
 
 
 def print_result(
-    payload: JsonObject, secrets: Sequence[str], *, as_json: bool, output: Path | None = None
+    outcome: Result | GeminiMcpError,
+    secrets: Sequence[str],
+    *,
+    as_json: bool,
+    output: Path | None = None,
 ) -> int:
-    result = object_or_empty(sanitize_json(payload, secrets))
-    code = 0 if result["success"] else 1
+    """Print a result or an error, and return the exit code."""
     stderr = StderrConsole()
-    if output and result["success"]:
+    code = 1 if isinstance(outcome, GeminiMcpError) else 0
+    if output and not isinstance(outcome, GeminiMcpError):
         # First, so that the report is saved even if printing fails.
         try:
-            output.write_text(result["result"] + "\n", encoding="utf-8")
+            report = str(sanitize_json(result_markdown(outcome), secrets))
+            output.write_text(report + "\n", encoding="utf-8")
         except OSError as error:
             stderr.print(f"{output} cannot be written: {error.strerror}.", style="bold red")
             code = 1
     try:
         if as_json:
-            _print(json.dumps(result, ensure_ascii=False, indent=2))
-        elif result["success"]:
-            _print_report(result["result"])
+            payload = sanitize_json(to_json(outcome), secrets)
+            _print(json.dumps(payload, ensure_ascii=False, indent=2))
+        elif not isinstance(outcome, GeminiMcpError):
+            _print_report(str(sanitize_json(result_markdown(outcome), secrets)))
     except BrokenPipeError:
         raise
     except OSError as error:
         stderr.print(f"stdout cannot be written: {error.strerror}.", style="bold red")
         code = 1
-    if result["success"]:
-        stderr.print("\n" + _summary(result), style="dim")
+    if not isinstance(outcome, GeminiMcpError):
+        summary = str(sanitize_json(_summary(outcome), secrets))
+        stderr.print("\n" + summary, style="dim")
     elif not as_json:
-        error = result["error"]
-        stderr.print(f"{error['code']}: {error['message']}", style="bold red")
-        stderr.print(error.get("hint", ""))
-    return (
-        INTERRUPTED_EXIT_CODE
-        if object_or_empty(result.get("error")).get("code") == "CANCELLED"
-        else code
-    )
+        message = f"{outcome.code}: {outcome.message}"
+        stderr.print(str(sanitize_json(message, secrets)), style="bold red")
+        stderr.print(str(sanitize_json(outcome.next_step, secrets)))
+    return INTERRUPTED_EXIT_CODE if isinstance(outcome, Cancelled) else code
 
 
-def hits_markdown(response: JsonObject) -> str:
+def result_markdown(result: Result) -> str:
+    """Return what a person reads of a result."""
+    match result:
+        case SearchResult() | DeepSearchResult():
+            return result.report
+        case GroundedResult():
+            return result.text
+        case WebSearchResult():
+            return _hits_markdown(result)
+
+
+def _hits_markdown(result: WebSearchResult) -> str:
     """Format the hits of a web search as a Markdown list."""
-    lines = [response["summary"], ""]
-    for number, hit in enumerate(response["hits"], 1):
-        details = " · ".join(
-            escape_markdown(hit[name]) for name in ("source", "date") if name in hit
-        )
-        lines.append(f"{number}. {markdown_link(hit['title'], hit['url'])} ({details})")
-        if "snippet" in hit:
-            lines.append(f"   {escape_markdown(hit['snippet'])}")
+    lines = [result.summary, ""]
+    for number, hit in enumerate(result.hits, 1):
+        details = " · ".join(escape_markdown(text) for text in (hit.source, hit.date) if text)
+        lines.append(f"{number}. {markdown_link(hit.title, hit.url)} ({details})")
+        if hit.snippet:
+            lines.append(f"   {escape_markdown(hit.snippet)}")
     return "\n".join(lines)
 
 
@@ -82,19 +102,39 @@ def _print(text: str) -> None:
         print(text, flush=True)
 
 
-def _summary(result: JsonObject) -> str:
-    metadata = result["metadata"]
-    queries = list_or_empty(metadata.get("search_queries_used") or result.get("search_queries"))
-    sources = list_or_empty(metadata.get("sources_visited") or result.get("sources"))
-    counts = [pluralize(len(queries), "search", "es"), pluralize(len(sources), "source", "s")]
-    if "hits" in result:
-        counts = [f"engine {result['engine']}", pluralize(len(result["hits"]), "hit", "s")]
-    model = metadata.get("model") or result["model"]
-    parts = [*counts, f"{metadata['duration_ms'] / 1000:.1f} s", model]
-    if "verified" in result:
-        verified = "verified" if result["verified"] else "not verified"
-        parts = [verified, pluralize(metadata["iterations"], "round", "s"), *parts]
-    for failure in metadata.get("fallback", ()):
-        parts.append(f"after {failure['provider']} failed ({failure['code']})")
-    note = metadata.get("note")
+def _summary(result: Result) -> str:
+    """Return the line below a report: what was done, how long it took, and with which model."""
+    match result:
+        case SearchResult() | DeepSearchResult():
+            metadata = result.metadata
+            parts = [
+                *_counts(metadata.queries, metadata.sources),
+                *_run_facts(metadata.duration, metadata.model, metadata.fallbacks),
+            ]
+            if isinstance(result, DeepSearchResult):
+                verified = "verified" if result.verified else "not verified"
+                parts = [verified, pluralize(len(result.rounds), "round", "s"), *parts]
+            note = metadata.note
+        case GroundedResult():
+            parts = [
+                *_counts(result.queries, result.sources),
+                *_run_facts(result.duration, result.model, result.fallbacks),
+            ]
+            note = ""
+        case WebSearchResult():
+            parts = [
+                f"engine {result.engine}",
+                pluralize(len(result.hits), "hit", "s"),
+                *_run_facts(result.duration, result.target.model, ()),
+            ]
+            note = ""
     return " · ".join(parts) + (f"\n{note}" if note else "")
+
+
+def _counts(queries: Sequence[str], sources: Sequence[object]) -> list[str]:
+    return [pluralize(len(queries), "search", "es"), pluralize(len(sources), "source", "s")]
+
+
+def _run_facts(duration: float, model: str, fallbacks: Sequence[FallbackReason]) -> list[str]:
+    failures = [f"after {reason.provider} failed ({reason.code})" for reason in fallbacks]
+    return [f"{duration:.1f} s", model, *failures]

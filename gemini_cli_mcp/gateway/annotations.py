@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.types import Hit
 
 _URL_END = r"""(?=[.,;:!?)\]}'"`*_~|]*(?:\Z|[\s<>]|[^\x00-\x7f]))"""
 """Matches after a URL: the end of a sentence or link, but nothing that may be part of the URL."""
@@ -13,19 +14,28 @@ MAX_TEXT_CHARS = 1 << 20
 """Maximum characters of an answer to scan; no model writes this much."""
 
 
-def url_citations(text: str, hits: Sequence[JsonObject]) -> list[JsonObject]:
-    """Return one citation per occurrence, with character offsets from the start of the text."""
-    titles = {str(hit["url"]): str(hit.get("title") or "") for hit in hits if hit.get("url")}
+@dataclass(frozen=True)
+class UrlCitation:
+    """An occurrence of a hit's URL, with character offsets from the start of the text."""
+
+    url: str
+    title: str
+    start_index: int
+    end_index: int
+
+    def as_json(self) -> dict[str, str | int]:
+        """Return the fields that annotations have in both APIs, besides their type."""
+        return asdict(self)
+
+
+def url_citations(text: str, hits: Sequence[Hit]) -> list[UrlCitation]:
+    """Return one citation per occurrence."""
+    titles = {hit.url: hit.title for hit in hits if hit.url}
     if not titles or len(text) > MAX_TEXT_CHARS:
         return []
     longest_first = sorted(titles, key=len, reverse=True)
     url_pattern = re.compile(f"(?<![/=])(?:{'|'.join(map(re.escape, longest_first))}){_URL_END}")
     return [
-        {
-            "url": match[0],
-            "title": titles[match[0]],
-            "start_index": match.start(),
-            "end_index": match.end(),
-        }
+        UrlCitation(match[0], titles[match[0]], match.start(), match.end())
         for match in url_pattern.finditer(text)
     ]

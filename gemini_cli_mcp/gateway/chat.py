@@ -1,222 +1,256 @@
 """Answer a chat completion request in one or more upstream turns, streamed or complete."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 
 from gemini_cli_mcp.gateway.annotations import url_citations
+from gemini_cli_mcp.gateway.client_request import ClientRequest
+from gemini_cli_mcp.gateway.continuations import ChatContinuations
+from gemini_cli_mcp.gateway.events import (
+    EMPTY_CHUNK,
+    AnswerDelta,
+    ChatChunk,
+    SearchFinished,
+    SearchStarted,
+    TurnsFinished,
+    TurnStarted,
+)
 from gemini_cli_mcp.gateway.response_writer import ResponseWriter
 from gemini_cli_mcp.gateway.search_runner import SearchRunner
 from gemini_cli_mcp.gateway.sse import DONE, format_event
-from gemini_cli_mcp.gateway.tool_calls import ToolCall
-from gemini_cli_mcp.gateway.tool_loop import ChatToolLoop, UpstreamTurn, first_choice
-from gemini_cli_mcp.gateway.upstream_client import Headers, UpstreamClient
+from gemini_cli_mcp.gateway.tool_call_assembler import call_delta_json, call_json
+from gemini_cli_mcp.gateway.tool_loop import chat_tool_loop
+from gemini_cli_mcp.gateway.upstream_client import Headers
 from gemini_cli_mcp.json_values import JsonObject, object_or_empty
-from gemini_cli_mcp.settings.engines_file import Engines
+from gemini_cli_mcp.settings.engines import Engines
 
 TEXT_SEPARATOR = "\n\n"
 """Separates the text before a search from the text after it."""
-
 CHUNK_OBJECT = "chat.completion.chunk"
+_COMMON_FIELDS = ("id", "created", "model")
+"""Fields that are identical in all chunks of an answer."""
+_OWN_FIELDS = ("role", "tool_calls")
+"""Fields of a delta that we write ourselves."""
+_REPLACED_FIELDS = (*_COMMON_FIELDS, "choices", "usage")
 
-KeepMessages = Callable[[list[str], list[JsonObject]], None]
-"""Stores the messages hidden from the client, keyed by the ids of the client's own calls."""
 
-
+@dataclass(frozen=True)
 class ChatEndpoint:
-    """One chat request that gets our tool; the listener of its own tool loop."""
+    """One chat request that gets our tool."""
 
-    def __init__(
-        self,
-        upstream: UpstreamClient,
-        request: JsonObject,
-        engines: Engines,
-        runner: SearchRunner,
-        keep: KeepMessages,
-    ) -> None:
-        self._request = request
-        self._runner = runner
-        self._keep = keep
-        self._loop = ChatToolLoop(upstream, request, engines, runner, self)
-        self._writer: ResponseWriter | None = None
-        """Set if the client requested a stream."""
-        self._headers: Headers = []
-        self._common_fields: JsonObject = {}
-        """Fields shared by all chunks of the answer."""
-        self._extra_fields: JsonObject = {}
-        """Other fields of the upstream's latest chunk."""
-        self._last_chunk: JsonObject = {}
-        """The upstream's latest chunk, or its complete answer."""
-        self._role_sent = False
-        self._texts: list[str] = []
-        """Pieces of the text sent to the client."""
-        self._separator = ""
+    request: ClientRequest
+    client_messages: Sequence[object]
+    """As the client sent them: it will send them again."""
+    engines: Engines
+    runner: SearchRunner
+    continuations: ChatContinuations
 
     async def answer(self, writer: ResponseWriter) -> None:
-        if self._request.get("stream"):
-            await writer.stream(
-                self._answer_streaming, lambda error: writer.send_event({"error": error})
-            )
-        else:
-            await self._answer_complete(writer)
+        if not self.request.body.get("stream"):
+            await self._write_answer(ChatCollector(writer, self.runner))
+            return
+        options = object_or_empty(self.request.body.get("stream_options"))
+        include_usage = bool(options.get("include_usage"))
+        await writer.stream(
+            lambda writer: self._write_answer(
+                ChatStreamWriter(writer, self.runner, include_usage=include_usage)
+            ),
+            lambda error: writer.send_event({"error": error.fields}),
+        )
 
-    async def _answer_complete(self, writer: ResponseWriter) -> None:
-        last_turn = await self._run()
+    async def _write_answer(self, answer: "ChatStreamWriter | ChatCollector") -> None:
+        with self.request.upstream.limit_turns() as upstream:
+            loop = chat_tool_loop(self.request.body, upstream, self.engines, self.runner)
+            async with aclosing(loop) as events:
+                async for event in events:
+                    match event:
+                        case TurnStarted(headers):
+                            await answer.start_turn(headers)
+                        case AnswerDelta():
+                            await answer.add_delta(event)
+                        case TurnsFinished():
+                            self._keep_hidden_messages(event)
+                            await answer.finish(event)
+                        case SearchStarted() | SearchFinished():
+                            pass  # the client only gets keep-alives during a search
+
+    def _keep_hidden_messages(self, last_turn: TurnsFinished) -> None:
+        """Keep the messages that replace the one the client sees in the transcript."""
+        call_ids = [call.id for call in last_turn.client_calls]
+        if call_ids and last_turn.hidden_messages:
+            self.continuations.keep(
+                self.request.owner, self.client_messages, call_ids, last_turn.hidden_messages
+            )
+
+
+class _Answer:
+    """What a streamed and a complete answer have in common: one answer from several turns."""
+
+    def __init__(self, runner: SearchRunner) -> None:
+        self.common_fields: JsonObject = {}
+        """Fields shared by all chunks of the answer: those of the first turn."""
+        self.last_chunk = EMPTY_CHUNK
+        """The upstream's latest chunk, or its complete answer."""
+        self._runner = runner
+        self._texts: list[str] = []
+        """Pieces of the text for the client."""
+        self._separator = ""
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def start_turn(self) -> None:
+        is_separated = not self._texts or self._texts[-1].endswith("\n")
+        self._separator = "" if is_separated else TEXT_SEPARATOR
+
+    def add_delta(self, delta: AnswerDelta) -> JsonObject:
+        """Add a piece; return the fields of its delta for the client, without the role."""
+        chunk = delta.chunk
+        self.last_chunk = chunk if chunk.fields else self.last_chunk
+        for name in _COMMON_FIELDS:
+            if chunk.fields.get(name):
+                self.common_fields.setdefault(name, chunk.fields[name])
+        fields = {name: value for name, value in chunk.delta.items() if name not in _OWN_FIELDS}
+        if delta.text and isinstance(fields["content"], str):  # some upstreams send parts
+            fields["content"] = self.add_text(delta.text)
+        if delta.calls:
+            fields["tool_calls"] = [call_delta_json(call) for call in delta.calls]
+        return fields
+
+    def add_text(self, text: str) -> str:
+        """Add text; return it with the separator from the text of an earlier turn."""
+        text, self._separator = f"{self._separator}{text}", ""
+        self._texts.append(text)
+        return text
+
+    def fallback_text(self, last_turn: TurnsFinished) -> str:
+        """Return a substitute answer if the model requested a search with none left."""
+        if last_turn.message.get("content") or not last_turn.searches or last_turn.client_calls:
+            return ""
+        return self._runner.fallback_answer()
+
+    def annotations(self) -> list[object]:
+        citations = url_citations(self.text, self._runner.hits)
+        return [{"type": "url_citation", "url_citation": item.as_json()} for item in citations]
+
+
+class ChatCollector:
+    """Collects a complete answer and sends it at the end."""
+
+    def __init__(self, writer: ResponseWriter, runner: SearchRunner) -> None:
+        self._writer = writer
+        self._headers: Headers = []
+        self._answer = _Answer(runner)
+
+    async def start_turn(self, headers: Headers) -> None:
+        self._headers = headers
+        self._answer.start_turn()
+
+    async def add_delta(self, delta: AnswerDelta) -> None:
+        self._answer.add_delta(delta)
+
+    async def finish(self, last_turn: TurnsFinished) -> None:
+        """Send the completion to the client."""
+        answer = self._answer
+        if fallback := answer.fallback_text(last_turn):
+            answer.add_text(fallback)
         message = dict(last_turn.message)
-        self._record_text(self._fallback_text(last_turn))
-        if self._texts:
-            message["content"] = "".join(self._texts)
+        if answer.text:
+            message["content"] = answer.text
         if last_turn.searches:
             message.pop("tool_calls", None)
         if last_turn.searches and last_turn.client_calls:
-            message["tool_calls"] = [call.as_message() for call in last_turn.client_calls]
-        if annotations := self._annotations():
+            message["tool_calls"] = [call_json(call) for call in last_turn.client_calls]
+        if annotations := answer.annotations():
             message["annotations"] = annotations
         choice = {
-            **first_choice(self._last_chunk),
+            **answer.last_chunk.choice,
             "message": message,
             "finish_reason": _finish_reason(last_turn),
         }
         completion = {
-            **self._last_chunk,
-            **self._common_fields,
+            **answer.last_chunk.fields,
+            **answer.common_fields,
             "object": "chat.completion",
             "choices": [choice],
         }
-        if self._loop.usage:
-            completion["usage"] = self._loop.usage
-        await writer.send_json(200, self._headers, completion)
+        if last_turn.usage:
+            completion["usage"] = last_turn.usage
+        await self._writer.send_json(200, self._headers, completion)
 
-    async def _answer_streaming(self, writer: ResponseWriter) -> None:
+
+class ChatStreamWriter:
+    """Writes an answer as a stream of chunks."""
+
+    def __init__(
+        self, writer: ResponseWriter, runner: SearchRunner, *, include_usage: bool
+    ) -> None:
         self._writer = writer
-        last_turn = await self._run()
-        if fallback := self._fallback_text(last_turn):
-            self._record_text(fallback)
-            await self._send_delta({"content": fallback})
-        if annotations := self._annotations():
+        self._include_usage = include_usage
+        self._answer = _Answer(runner)
+        self._extra_fields: JsonObject = {}
+        """Other fields of the upstream's latest chunk."""
+        self._role_sent = False
+
+    async def start_turn(self, headers: Headers) -> None:
+        self._answer.start_turn()
+        await self._writer.open_stream(headers)
+
+    async def add_delta(self, delta: AnswerDelta) -> None:
+        """Forward a piece, unless nothing visible remains of it."""
+        fields = self._answer.add_delta(delta)
+        chunk = delta.chunk
+        other_fields = {
+            name: value for name, value in chunk.fields.items() if name not in _REPLACED_FIELDS
+        }
+        if self._role_sent and chunk.fields:
+            self._extra_fields = other_fields
+        else:
+            self._extra_fields = {**self._extra_fields, **other_fields}
+        if not self._role_sent:
+            if not chunk.fields.get("id") and not fields:  # Azure starts with an empty chunk
+                return
+            self._role_sent = True
+            fields = {"role": "assistant", **fields}  # openai-node requires it
+        elif not any(value not in (None, "", []) for value in fields.values()):
+            return
+        await self._send_delta(fields, chunk=chunk)
+
+    async def finish(self, last_turn: TurnsFinished) -> None:
+        """Write what follows the last piece, and end the stream."""
+        answer = self._answer
+        if fallback := answer.fallback_text(last_turn):
+            await self._send_delta({"content": answer.add_text(fallback)})
+        if annotations := answer.annotations():
             await self._send_delta({"annotations": annotations})
-        await self._send_delta(
-            {},
-            _finish_reason(last_turn),
-            extra_fields=self._extra_fields,
-            choice=first_choice(self._last_chunk),
-        )
-        usage = self._loop.usage
-        if usage and object_or_empty(self._request.get("stream_options")).get("include_usage"):
-            chunk: JsonObject = {
-                "object": CHUNK_OBJECT,
-                **self._common_fields,
-                "choices": [],
-                "usage": usage,
-            }
-            await writer.send_event(chunk)
-        await writer.end(format_event(DONE))
-
-    async def _run(self) -> UpstreamTurn:
-        last_turn = await self._loop.run()
-        if last_turn.client_calls and self._loop.hidden_messages:
-            self._keep(
-                [call.id for call in last_turn.client_calls], self._messages_to_keep(last_turn)
-            )
-        return last_turn
-
-    def _messages_to_keep(self, last_turn: UpstreamTurn) -> list[JsonObject]:
-        """Return the messages that replace the one the client sees in the transcript."""
-        if last_turn.searches:
-            return self._loop.hidden_messages
-        calls = [call.as_message() for call in last_turn.calls]
-        return [
-            *self._loop.hidden_messages,
-            {**last_turn.message, "role": "assistant", "tool_calls": calls},
-        ]
+        await self._send_delta({}, chunk=answer.last_chunk, finish_reason=_finish_reason(last_turn))
+        if last_turn.usage and self._include_usage:
+            head = {"object": CHUNK_OBJECT, **answer.common_fields}
+            await self._writer.send_event({**head, "choices": [], "usage": last_turn.usage})
+        await self._writer.end(format_event(DONE))
 
     async def _send_delta(
         self,
-        delta: JsonObject,
-        finish_reason: str | None = None,
+        fields: JsonObject,
         *,
-        extra_fields: JsonObject | None = None,
-        choice: JsonObject | None = None,
+        chunk: ChatChunk | None = None,
+        finish_reason: object = None,
     ) -> None:
-        if self._writer:
-            choice_fields = {
-                **(choice or {}),
-                "index": 0,
-                "delta": delta,
-                "finish_reason": finish_reason,
-            }
-            chunk = {
-                **(extra_fields or {}),
-                "object": CHUNK_OBJECT,
-                **self._common_fields,
-                "choices": [choice_fields],
-            }
-            await self._writer.send_event(chunk)
-
-    def _fallback_text(self, last_turn: UpstreamTurn) -> str:
-        """Return a substitute answer if the model requested a search with none left."""
-        if last_turn.message.get("content") or not last_turn.searches or last_turn.client_calls:
-            return ""
-        return self._separator + self._runner.fallback_answer()
-
-    def _annotations(self) -> list[JsonObject]:
-        citations = url_citations("".join(self._texts), self._runner.hits)
-        return [{"type": "url_citation", "url_citation": citation} for citation in citations]
-
-    def _record_text(self, text: str) -> None:
-        if text:
-            self._texts.append(text)
-
-    # TurnListener
-
-    async def turn_started(self, headers: Headers) -> None:
-        self._headers = headers
-        self._separator = (
-            TEXT_SEPARATOR if self._texts and not self._texts[-1].endswith("\n") else ""
-        )
-        if self._writer:
-            await self._writer.open_stream(headers)
-
-    async def chunk_received(self, chunk: JsonObject, delta: JsonObject) -> None:
-        """Forward an upstream chunk with this delta, unless nothing visible remains."""
-        self._last_chunk = chunk or self._last_chunk
-        for name in _COMMON_FIELDS:
-            if chunk.get(name) and name not in self._common_fields:
-                self._common_fields[name] = chunk[name]
-        text = delta.get("content")
-        if text and isinstance(text, str):
-            delta = {**delta, "content": f"{self._separator}{text}"}
-            self._record_text(delta["content"])
-            self._separator = ""
-        visible = {name: value for name, value in delta.items() if name != "role"}
-        other_fields = {
-            name: value for name, value in chunk.items() if name not in _REPLACED_FIELDS
+        """Send a delta, with the other fields of the upstream's chunk that it comes from."""
+        choice = {
+            **(chunk.choice if chunk else {}),
+            "index": 0,
+            "delta": fields,
+            "finish_reason": finish_reason,
         }
-        self._extra_fields = (
-            other_fields if self._role_sent and chunk else {**self._extra_fields, **other_fields}
-        )
-        if not self._role_sent:
-            if not chunk.get("id") and not visible:  # Azure starts with an empty chunk
-                return
-            self._role_sent = True
-            visible = {"role": "assistant", **visible}  # openai-node requires it
-        elif not any(value not in (None, "", []) for value in visible.values()):
-            return
-        await self._send_delta(visible, extra_fields=self._extra_fields, choice=first_choice(chunk))
-
-    async def searches_started(self, calls: Sequence[ToolCall]) -> None:
-        """Do nothing: the client only gets keep-alives during a search."""
-
-    async def searches_finished(
-        self, calls: Sequence[ToolCall], results: Sequence[JsonObject]
-    ) -> None:
-        """Do nothing: the client does not see the results."""
+        extra_fields = {} if chunk is None else self._extra_fields
+        head = {**extra_fields, "object": CHUNK_OBJECT, **self._answer.common_fields}
+        await self._writer.send_event({**head, "choices": [choice]})
 
 
-_COMMON_FIELDS = ("id", "created", "model")
-"""Fields that are identical in all chunks of an answer."""
-_REPLACED_FIELDS = (*_COMMON_FIELDS, "choices", "usage")
-
-
-def _finish_reason(last_turn: UpstreamTurn) -> str:
+def _finish_reason(last_turn: TurnsFinished) -> object:
     if last_turn.searches:
         return "tool_calls" if last_turn.client_calls else "stop"
     return last_turn.finish_reason or "stop"

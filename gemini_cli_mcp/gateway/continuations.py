@@ -5,56 +5,118 @@ Entries are stored by owner; no other owner can read them.
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, TypeVar
 
-from gemini_cli_mcp.gateway.responses.builder import SEARCH_ID_PREFIX
 from gemini_cli_mcp.gateway.search_intent import latest_user_text
-from gemini_cli_mcp.gateway.search_runner import tool_result_json
-from gemini_cli_mcp.gateway.tool_calls import ToolCall
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.json_values import list_or_empty, object_or_empty
 
 MAX_ENTRIES = 1000
-MAX_ITEMS_AFTER_SEARCH = 30
-"""Maximum items after a search among which the calls of its turn are looked up."""
 
 _Value = TypeVar("_Value")
 
 
-class TTLCache(Generic[_Value]):
-    """The latest entries, each kept for `ttl` seconds."""
+class ContinuationState(Enum):
+    """What may still be done with a continuation; all states but the first are final."""
 
-    def __init__(self, ttl: float) -> None:
+    AVAILABLE = "available"
+    """For the client's next requests. Clients that resend a transcript need it every time."""
+    DELIVERED = "delivered"
+    """The upstream stores it from now on: sending it again would duplicate its outputs."""
+    EXPIRED = "expired"
+    """No request came for it in time."""
+
+
+@dataclass
+class Continuation(Generic[_Value]):
+    """What was hidden from the client, and until when it is kept."""
+
+    value: _Value
+    expires_at: float
+    state: ContinuationState = ContinuationState.AVAILABLE
+
+    def advance(self, now: float, *, delivered: bool = False) -> ContinuationState:
+        """Return the state at this time; the only place where it changes."""
+        if self.state is ContinuationState.AVAILABLE:
+            if now >= self.expires_at:
+                self.state = ContinuationState.EXPIRED
+            elif delivered:
+                self.state = ContinuationState.DELIVERED
+        return self.state
+
+
+class ContinuationStore(Generic[_Value]):
+    """The latest continuations of all owners, each kept for `ttl` seconds.
+
+    When there are too many, the owner with the most of them loses its oldest: no owner can
+    displace what others need.
+    """
+
+    def __init__(self, ttl: float, max_entries: int = MAX_ENTRIES) -> None:
         self._ttl = ttl
-        self._entries: OrderedDict[tuple[str, str], tuple[float, _Value]] = OrderedDict()
+        self._max_entries = max_entries
+        self._by_owner: dict[str, dict[str, Continuation[_Value]]] = {}
+        """Oldest first."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_owner.values()))
 
     def put(self, owner: str, key: str, value: _Value) -> None:
-        self._entries[owner, key] = time.monotonic() + self._ttl, value
-        while len(self._entries) > MAX_ENTRIES:
-            self._entries.popitem(last=False)
-
-    def drop(self, owner: str, key: str) -> None:
-        self._entries.pop((owner, key), None)
+        continuations = self._by_owner.setdefault(owner, {})
+        continuations.pop(key, None)  # a refreshed key is the latest
+        continuations[key] = Continuation(value, time.monotonic() + self._ttl)
+        if len(self) > self._max_entries:
+            self._remove_expired()
+        while len(self) > self._max_entries:
+            largest_owner = max(self._by_owner, key=lambda name: len(self._by_owner[name]))
+            self._remove(largest_owner, next(iter(self._by_owner[largest_owner])))
 
     def get(self, owner: str, key: str) -> _Value | None:
-        expires_at, value = self._entries.get((owner, key), (0.0, None))
-        return value if expires_at > time.monotonic() else None
+        """Return a continuation that is still available, and keep it."""
+        return self._look_up(owner, key, delivered=False)
+
+    def take(self, owner: str, key: str) -> _Value | None:
+        """Return a continuation that the upstream gets now, and remove it."""
+        return self._look_up(owner, key, delivered=True)
+
+    def _look_up(self, owner: str, key: str, *, delivered: bool) -> _Value | None:
+        continuation = self._by_owner.get(owner, {}).get(key)
+        if continuation is None:
+            return None
+        state = continuation.advance(time.monotonic(), delivered=delivered)
+        if state is not ContinuationState.AVAILABLE:
+            self._remove(owner, key)
+        return None if state is ContinuationState.EXPIRED else continuation.value
+
+    def _remove_expired(self) -> None:
+        now = time.monotonic()
+        for owner, continuations in list(self._by_owner.items()):
+            for key, continuation in list(continuations.items()):
+                if continuation.advance(now) is ContinuationState.AVAILABLE:
+                    break  # the others of this owner are newer
+                self._remove(owner, key)
+
+    def _remove(self, owner: str, key: str) -> None:
+        continuations = self._by_owner[owner]
+        del continuations[key]
+        if not continuations:
+            del self._by_owner[owner]
 
 
 class ChatContinuations:
     """Hidden chat messages, keyed by the latest user text and the client's own calls."""
 
     def __init__(self, ttl: float) -> None:
-        self._hidden_messages: TTLCache[list[JsonObject]] = TTLCache(ttl)
+        self._hidden_messages: ContinuationStore[Sequence[object]] = ContinuationStore(ttl)
 
     def keep(
         self,
         owner: str,
         messages: Sequence[object],
         call_ids: Sequence[str],
-        hidden_messages: list[JsonObject],
+        hidden_messages: Sequence[object],
     ) -> None:
         """Store messages until the client sends the results of these calls."""
         position = _ChatPosition()
@@ -101,109 +163,3 @@ class _ChatPosition:
         key = self._user_text_hash.copy()
         key.update("\0".join(parts).encode("utf-8", "replace"))
         return key.hexdigest()
-
-
-@dataclass(frozen=True)
-class UpstreamContinuation:
-    """How a response of several turns ended at the upstream."""
-
-    response_id: str
-    """Response id of the last turn, which includes all earlier turns at the upstream."""
-    pending_outputs: list[JsonObject]
-    """Our tool outputs that the last turn still needs, in addition to the client's."""
-
-
-class ResponseContinuations:
-    """Searches by item id, and upstream continuations by response or conversation id."""
-
-    def __init__(self, ttl: float) -> None:
-        self._searches: TTLCache[tuple[ToolCall, JsonObject]] = TTLCache(ttl)
-        self._upstream_continuations: TTLCache[UpstreamContinuation] = TTLCache(ttl)
-
-    def keep_searches(
-        self, owner: str, searches: dict[str, tuple[ToolCall, JsonObject]], call_ids: Sequence[str]
-    ) -> None:
-        """Store the searches of a response until the client sends the results of these calls."""
-        for item_id, search in searches.items():
-            self._searches.put(owner, item_id, search)
-            for call_id in call_ids:  # Codex does not send search ids back
-                self._searches.put(owner, f"{search[0].query}\0{call_id}", search)
-
-    def keep_upstream(self, owner: str, key: str, continuation: UpstreamContinuation) -> None:
-        self._upstream_continuations.put(owner, key, continuation)
-
-    def restore(self, owner: str, request: JsonObject) -> tuple[JsonObject, bool]:
-        """Return the request with our searches restored as tool calls, or removed if unknown.
-
-        Also return whether the upstream needs outputs of ours, i.e. a chain of searches continues.
-        """
-        client_input = request.get("input")
-        items = list_or_empty(client_input)
-        restored_items: list[object] = []
-        for index, item in enumerate(items):
-            restored_items += self._restore_item(
-                owner, item, items[index : index + MAX_ITEMS_AFTER_SEARCH]
-            )
-        continuation = self._upstream_continuation(owner, request)
-        if continuation is None:
-            return (
-                {**request, "input": restored_items} if restored_items != items else request
-            ), False
-        new_items = (
-            [{"role": "user", "content": client_input}]
-            if isinstance(client_input, str)
-            else restored_items
-        )
-        restored_request = {**request, "input": [*continuation.pending_outputs, *new_items]}
-        if request.get("previous_response_id") is not None:
-            restored_request["previous_response_id"] = continuation.response_id
-        return restored_request, bool(continuation.pending_outputs)
-
-    def _upstream_continuation(
-        self, owner: str, request: JsonObject
-    ) -> UpstreamContinuation | None:
-        if previous_id := request.get("previous_response_id"):
-            return self._upstream_continuations.get(owner, str(previous_id))
-        conversation = conversation_key(request)
-        continuation = (
-            self._upstream_continuations.get(owner, conversation) if conversation else None
-        )
-        if continuation and conversation:
-            self._upstream_continuations.drop(owner, conversation)  # the upstream gets them now
-        return continuation
-
-    def _restore_item(
-        self, owner: str, original: object, following_items: Sequence[object]
-    ) -> list[object]:
-        """Return an item unchanged; a search of ours becomes a call and output, or nothing."""
-        item = object_or_empty(original)
-        item_id = str(item.get("id") or "")
-        if item.get("type") != "web_search_call" or (
-            item_id and not item_id.startswith(SEARCH_ID_PREFIX)
-        ):
-            return [original]
-        query = object_or_empty(item.get("action")).get("query")
-        call_ids = [str(object_or_empty(following).get("call_id")) for following in following_items]
-        keys = [item_id, *(f"{query}\0{call_id}" for call_id in call_ids)]
-        matches = (self._searches.get(owner, key) for key in keys)
-        search = next((match for match in matches if match), None)
-        return list(call_and_output_items(*search)) if search else []
-
-
-def conversation_key(request: JsonObject) -> str | None:
-    """Return the key of the conversation that a request belongs to, if any."""
-    conversation = request.get("conversation")
-    conversation_id = object_or_empty(conversation).get("id") or (
-        conversation if isinstance(conversation, str) else None
-    )
-    return f"conversation {conversation_id}" if conversation_id else None
-
-
-def call_and_output_items(call: ToolCall, result: JsonObject) -> list[JsonObject]:
-    """Return a search of ours as the upstream knows it: a function call and its output."""
-    function = {"type": "function_call", "name": call.name, "arguments": call.arguments}
-    return [{**function, "call_id": call.id}, output_item(call, result)]
-
-
-def output_item(call: ToolCall, result: JsonObject) -> JsonObject:
-    return {"type": "function_call_output", "call_id": call.id, "output": tool_result_json(result)}

@@ -6,8 +6,10 @@ import httpx2
 from gemini_cli_mcp.gateway.response_writer import ResponseWriter
 from gemini_cli_mcp.gateway.upstream_client import (
     UpstreamClient,
+    UpstreamRejected,
     UpstreamUnavailable,
     forwardable_headers,
+    read_all,
 )
 
 
@@ -27,12 +29,13 @@ async def pass_through(
     # Only an encoding that we can decode: errors are read completely, as they may echo our key.
     accepted = (upstream.header(b"accept-encoding") or b"").lower() if keep_encoding else b""
     encoding_header = (b"accept-encoding", b"gzip" if b"gzip" in accepted else b"identity")
-    error = UpstreamUnavailable("The upstream did not finish in time.")
+    problem = "The upstream did not finish in time."
     is_event_stream = False
     with anyio.move_on_after(upstream.limits.upstream_turn_timeout):
         async with upstream.stream_raw(method, path, content, encoding_header) as response:
             if response.status_code >= 400:
-                raise await upstream.read_rejection(response)
+                body = await read_all(response.aiter_bytes(), upstream.limits)
+                raise UpstreamRejected.from_response(response, body)
             content_type = response.headers.get("content-type", "")
             is_event_stream = content_type.startswith("text/event-stream") and (
                 "content-encoding" not in response.headers
@@ -41,10 +44,11 @@ async def pass_through(
             if await _pass_body(response, upstream, writer):
                 await writer.end()
                 return response.status_code
-            error = UpstreamUnavailable("The upstream's answer is too large.")
+            problem = "The upstream's answer is too large."
+    error = UpstreamUnavailable(problem)
     if is_event_stream:  # report why the stream ends
         await writer.write(b"\n\n")  # the last chunk may have ended mid-line
-        await writer.send_event({"error": error.error})
+        await writer.send_event({"error": error.error.fields})
     raise error
 
 

@@ -1,22 +1,19 @@
-"""Write one HTTP response to the client."""
+"""Write one HTTP response to the client, and stop when the client disconnects."""
 
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
-from starlette.types import Message, Send
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
+from gemini_cli_mcp.gateway.api_errors import ApiError
 from gemini_cli_mcp.gateway.sse import KEEP_ALIVE, format_event
-from gemini_cli_mcp.gateway.upstream_client import (
-    Headers,
-    UpstreamRejected,
-    UpstreamUnavailable,
-    upstream_error,
-)
+from gemini_cli_mcp.gateway.upstream_client import Headers, UpstreamRejected, UpstreamUnavailable
 from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.redaction import redact_known, sanitize_json
+from gemini_cli_mcp.sanitize import redact_known, sanitize_json
 
 EVENT_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -81,12 +78,14 @@ class ResponseWriter:
         """Send one event, named after its `type` if it has one."""
         if data.get("error") or object_or_empty(data.get("response")).get("error"):
             data = object_or_empty(sanitize_json(data, self._secrets))
-        await self.write(format_event(json.dumps(data, ensure_ascii=False), data.get("type")))
+        kind = data.get("type")
+        name = str(kind) if kind else None
+        await self.write(format_event(json.dumps(data, ensure_ascii=False), name))
 
     async def stream(
         self,
         write: Callable[["ResponseWriter"], Awaitable[None]],
-        send_failure: Callable[[JsonObject], Awaitable[None]],
+        send_failure: Callable[[ApiError], Awaitable[None]],
     ) -> None:
         """Run `write` with keep-alives; after the response start, report a failure as an event.
 
@@ -103,7 +102,7 @@ class ResponseWriter:
         if failure and not self.started:
             raise failure
         if failure:
-            await send_failure(self.error_object_for(failure))
+            await send_failure(self.api_error(failure))
             await self.end()
 
     async def send_rejection(self, error: UpstreamRejected) -> None:
@@ -115,11 +114,11 @@ class ResponseWriter:
         ]
         await self.send(error.status, headers, body.encode("utf-8", "surrogateescape"))
 
-    def error_object_for(self, error: Exception) -> JsonObject:
-        """Return the error object for a failure; an unexpected one reveals only its type."""
+    def api_error(self, error: Exception) -> ApiError:
+        """Return a failure as the client may see it; an unexpected one reveals only its type."""
         if isinstance(error, UpstreamRejected | UpstreamUnavailable):
-            return object_or_empty(sanitize_json(error.error, self._secrets))
-        return upstream_error(f"Internal error ({type(error).__name__}).")
+            return ApiError(object_or_empty(sanitize_json(error.error.fields, self._secrets)))
+        return ApiError.of(f"Internal error ({type(error).__name__}).")
 
     async def _keep_alive(self) -> None:
         """Open the stream if needed and send keep-alives while idle, until cancelled."""
@@ -135,3 +134,45 @@ class ResponseWriter:
     async def _send_message(self, message: Message) -> None:
         self._last_sent_at = time.monotonic()
         await self._send(message)
+
+
+WriteResponse = Callable[[ResponseWriter], Awaitable[object]]
+
+
+class DisconnectAwareResponse(Response):
+    """A response that writes itself and is cancelled when the client disconnects."""
+
+    def __init__(self, write: WriteResponse, limits: Limits, secrets: Sequence[str]) -> None:
+        super().__init__()
+        self._write = write
+        self._limits = limits
+        self._secrets = secrets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await _run_and_report(
+                    self._write, ResponseWriter(send, self._limits, self._secrets)
+                )
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(run)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
+
+
+async def _run_and_report(write: WriteResponse, writer: ResponseWriter) -> None:
+    """Write the response and report failures.
+
+    After the response start, a failure shows only as a response that is never completed.
+    """
+    try:
+        await write(writer)
+    except UpstreamRejected as error:
+        if not writer.started:
+            await writer.send_rejection(error)
+    except Exception as error:  # noqa: BLE001 - never expose a stack trace
+        if not writer.started:
+            await writer.send_json(502, [], {"error": writer.api_error(error).fields})

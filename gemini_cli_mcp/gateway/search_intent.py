@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.json_values import list_or_empty, object_or_empty
 from gemini_cli_mcp.settings.upstreams import MatchMode
 
 
@@ -105,14 +105,13 @@ def detect_intent(text: str, mode: MatchMode = "substring") -> Intent:
 
 def latest_user_text(messages: Sequence[object]) -> str:
     """Return the text of the latest user message, ignoring all other roles."""
-    for message in reversed([object_or_empty(message) for message in messages]):
+    for message in map(object_or_empty, reversed(messages)):
         if message.get("role") == "user":
-            return _message_text(message)
+            return _content_text(message.get("content"))
     return ""
 
 
-def _message_text(message: JsonObject) -> str:
-    content = message.get("content")
+def _content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     parts = [object_or_empty(part) for part in list_or_empty(content)]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gemini_cli_mcp.gateway.tool_injection import is_hosted_search_tool
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
-from gemini_cli_mcp.types import MAX_QUERY_CHARS
+from gemini_cli_mcp.json_values import list_or_empty, object_or_empty
+from gemini_cli_mcp.types import MAX_QUERY_CHARS, Hit
 
 HITS_BY_CONTEXT_SIZE = {"low": 5, "medium": 10, "high": 20}
 """Number of hits per `search_context_size`."""
@@ -46,13 +46,13 @@ class HostedSearchOptions:
             parts.append(f"(for a user in {self.location})")
         return " ".join(parts) if len(query) < MAX_QUERY_CHARS - 2000 else query
 
-    def filter_hits(self, hits: Sequence[JsonObject]) -> list[JsonObject]:
+    def filter_hits(self, hits: Sequence[Hit]) -> tuple[Hit, ...]:
         """Return the hits on allowed domains: engines treat `site:` only as a hint."""
-        return [hit for hit in hits if not self.domains or self._is_allowed(hit)]
+        return tuple(hit for hit in hits if not self.domains or self._is_allowed(hit))
 
-    def _is_allowed(self, hit: JsonObject) -> bool:
+    def _is_allowed(self, hit: Hit) -> bool:
         # Google's URLs are redirects: the source names the target site.
-        hosts = [_domain(hit.get("source")), _domain(hit.get("url"))]
+        hosts = [_domain(hit.source), _domain(hit.url)]
         return any(
             host == domain or host.endswith(f".{domain}")
             for host in hosts

@@ -4,28 +4,55 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import cast
 
 import anyio
 
-from gemini_cli_mcp.errors import TimedOut, failure_result
-from gemini_cli_mcp.gateway.search_options import HostedSearchOptions
-from gemini_cli_mcp.gateway.tool_calls import ToolCall, search_arguments
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
-from gemini_cli_mcp.redaction import sanitize_json
-from gemini_cli_mcp.research.web_search import WebSearch
-from gemini_cli_mcp.settings.engines_file import MAX_HITS, RECENCY_DAYS, Engines
+from gemini_cli_mcp.errors import TimedOut
+from gemini_cli_mcp.gateway.tool_calls import ToolCall
+from gemini_cli_mcp.json_values import object_or_empty
+from gemini_cli_mcp.research.results import UNTRUSTED_NOTE, WebSearchResult
+from gemini_cli_mcp.settings.engines import MAX_HITS, RECENCY_DAYS
+from gemini_cli_mcp.types import Hit
 
 MAX_RESULT_CHARS = 24_000
 """Maximum characters of a result that is fed back to the model."""
 MAX_PARALLEL_SEARCHES = 8
 """Maximum searches per turn."""
-NO_SEARCHES_LEFT = "No more searches are allowed. Answer with what you have."
-ALREADY_SEARCHED = "This search was already made. Answer with what you have."
 
-SearchFunction = Callable[[JsonObject], Awaitable[JsonObject]]
-"""Runs one search with a model's arguments; returns the result or an error object."""
+
+@dataclass(frozen=True)
+class SearchFailure:
+    """Why there is no result, as the model is told."""
+
+    message: str
+    code: str | None = None
+    """The code of the error; None if the search was not attempted."""
+
+
+SearchOutcome = WebSearchResult | SearchFailure
+
+
+@dataclass(frozen=True)
+class SearchArguments:
+    """The usable arguments of a `web_search` call; invalid options are left out."""
+
+    query: object
+    """As the model sent it: whether it is a valid query is for the search to decide."""
+    engine: str | None
+    recency: str | None
+    count: int | None
+    key: str
+    """Equal for equal arguments, whatever their order and spacing."""
+
+
+SearchFunction = Callable[[SearchArguments], Awaitable[SearchOutcome]]
+"""Runs one search with a model's arguments. Does not raise."""
+
+NO_SEARCHES_LEFT = SearchFailure("No more searches are allowed. Answer with what you have.")
+ALREADY_SEARCHED = SearchFailure("This search was already made. Answer with what you have.")
+INVALID_ARGUMENTS = SearchFailure("The arguments must be a JSON object with `query`.")
 
 
 @dataclass
@@ -38,7 +65,7 @@ class SearchRunner:
     """Seconds for the searches of all turns; then the model answers with what it has."""
     max_searches: int | None = None
     """Maximum searches in total, if the client sets one."""
-    hits: list[JsonObject] = field(default_factory=list[JsonObject])
+    hits: list[Hit] = field(default_factory=list[Hit])
     search_count: int = 0
     _turns: int = 0
     _searched_keys: set[str] = field(default_factory=set[str])
@@ -58,112 +85,121 @@ class SearchRunner:
             and not self._is_repeating
         )
 
-    async def run(self, calls: Sequence[ToolCall]) -> list[JsonObject]:
-        """Run a turn's calls and return their results in order."""
+    async def run(self, calls: Sequence[ToolCall]) -> list[SearchOutcome]:
+        """Run a turn's calls and return their outcomes in order."""
         self._turns += 1
         self._deadline = min(self._deadline, time.monotonic() + self.timeout)
-        arguments = [search_arguments(call) for call in calls]
+        parsed_calls = [search_arguments(call) for call in calls]
         keys = [
-            _search_key(call, call_arguments)
-            for call, call_arguments in zip(calls, arguments, strict=True)
+            call.arguments if arguments is None else arguments.key
+            for call, arguments in zip(calls, parsed_calls, strict=True)
         ]
         self._is_repeating = set(keys) <= self._searched_keys
-        results: dict[str, JsonObject] = {
-            key: {"error": ALREADY_SEARCHED} for key in keys if key in self._searched_keys
+        outcomes = self._refuse(keys)
+
+        async def run_one(key: str, arguments: SearchArguments | None) -> None:
+            outcomes[key] = await self._run_search(arguments)
+
+        async with anyio.create_task_group() as tasks:
+            for key, arguments in dict(zip(keys, parsed_calls, strict=True)).items():
+                if key not in outcomes:
+                    tasks.start_soon(run_one, key, arguments)
+        self._searched_keys |= {key for key in keys if not isinstance(outcomes[key], SearchFailure)}
+        return [outcomes[key] for key in keys]
+
+    def fallback_answer(self) -> str:
+        """Return an answer for a model that kept requesting searches instead of writing one."""
+        links = [f"- {hit.title}: {hit.url}" for hit in self.hits[:10]]
+        return "\n".join(["The model gave no answer before its searches were exhausted.", *links])
+
+    def _refuse(self, keys: Sequence[str]) -> dict[str, SearchOutcome]:
+        """Return the outcomes of the searches that will not be run."""
+        outcomes: dict[str, SearchOutcome] = {
+            key: ALREADY_SEARCHED for key in keys if key in self._searched_keys
         }
-        new_keys = [key for key in dict.fromkeys(keys) if key not in results]
+        new_keys = [key for key in dict.fromkeys(keys) if key not in outcomes]
         available = (
             MAX_PARALLEL_SEARCHES
             if self.max_searches is None
             else min(self.max_searches - self.search_count, MAX_PARALLEL_SEARCHES)
         )
-        results |= {key: {"error": NO_SEARCHES_LEFT} for key in new_keys[max(available, 0) :]}
+        return outcomes | dict.fromkeys(new_keys[max(available, 0) :], NO_SEARCHES_LEFT)
 
-        async def run_one(key: str, search_args: JsonObject | None) -> None:
-            results[key] = await self._run_search(search_args)
-
-        async with anyio.create_task_group() as tasks:
-            for key, search_args in dict(zip(keys, arguments, strict=True)).items():
-                if key not in results:
-                    tasks.start_soon(run_one, key, search_args)
-        self._searched_keys |= {key for key in keys if "error" not in results[key]}
-        return [results[key] for key in keys]
-
-    def fallback_answer(self) -> str:
-        """Return an answer for a model that kept requesting searches instead of writing one."""
-        links = [f"- {hit.get('title')}: {hit.get('url')}" for hit in self.hits[:10]]
-        return "\n".join(["The model gave no answer before its searches were exhausted.", *links])
-
-    async def _run_search(self, arguments: JsonObject | None) -> JsonObject:
+    async def _run_search(self, arguments: SearchArguments | None) -> SearchOutcome:
         if arguments is None:
-            return {"error": "The arguments must be a JSON object with `query`."}
+            return INVALID_ARGUMENTS
         self.search_count += 1
-        result = failure_result(TimedOut("No time is left for this search."))
         with anyio.move_on_after(self._deadline - time.monotonic()):
-            result = await self.search(arguments)
-        if error := object_or_empty(result.get("error")):
-            return {"error": {name: error[name] for name in ("code", "message") if name in error}}
-        self.hits += [object_or_empty(hit) for hit in list_or_empty(result.get("hits"))]
-        return {name: result.get(name) for name in ("note", "summary", "hits", "engine")}
+            outcome = await self.search(arguments)
+            if isinstance(outcome, WebSearchResult):
+                self.hits += outcome.hits
+            return outcome
+        return SearchFailure("No time is left for this search.", TimedOut.code)
 
 
-def search_function(
-    web_search: WebSearch, engines: Engines, options: HostedSearchOptions, secrets: Sequence[str]
-) -> SearchFunction:
-    """Return a function that searches with these engines and a model's arguments."""
-
-    async def search(arguments: JsonObject) -> JsonObject:
-        parsed = lenient_arguments(arguments)
-        if isinstance(parsed["query"], str):
-            parsed["query"] = options.apply_to_query(parsed["query"])
-        parsed.setdefault("count", options.count)
-        parsed.setdefault("engine", engines.default)
-        engine_ids = ", ".join(engine.id for engine in engines.engines)
-        if not engines.get(str(parsed["engine"])):
-            return _failure("INVALID_INPUT", f"`engine` must be one of: {engine_ids}.")
-        try:
-            result = await web_search.search(**parsed, progress=lambda _: None)
-        except Exception as error:  # noqa: BLE001 - every failure is reported to the model
-            return object_or_empty(sanitize_json(failure_result(error), secrets))
-        result = object_or_empty(sanitize_json(result, secrets))
-        hits = options.filter_hits([object_or_empty(hit) for hit in list_or_empty(result["hits"])])
-        if not hits:
-            domains = ", ".join(options.domains)
-            return _failure("NO_RESULTS", f"Nothing was found on {domains}.")
-        return {**result, "hits": hits}
-
-    return search
+def search_arguments(call: ToolCall) -> SearchArguments | None:
+    """Parse the arguments of a `web_search` call; return None if they are not an object."""
+    try:
+        value = cast("object", json.loads(call.arguments or "{}"))
+        if isinstance(value, str):  # encoded twice
+            value = cast("object", json.loads(value))
+    except (ValueError, RecursionError):
+        return None
+    arguments = object_or_empty(value)
+    if not arguments:
+        return None
+    engine, recency = arguments.get("engine"), arguments.get("recency")
+    return SearchArguments(
+        arguments.get("query"),
+        str(engine) if engine else None,
+        recency if isinstance(recency, str) and recency in RECENCY_DAYS else None,
+        _parse_count(arguments.get("count")),
+        json.dumps(arguments, sort_keys=True),
+    )
 
 
-def lenient_arguments(arguments: JsonObject) -> JsonObject:
-    """Keep the valid arguments: smaller models send numbers as text and invent values."""
-    parsed: JsonObject = {"query": arguments.get("query")}
-    if engine := arguments.get("engine"):
-        parsed["engine"] = engine
-    if str(arguments.get("recency")) in RECENCY_DAYS:
-        parsed["recency"] = arguments["recency"]
-    with suppress(KeyError, TypeError, ValueError, OverflowError):
-        parsed["count"] = min(max(int(float(arguments["count"])), 1), MAX_HITS)
-    return parsed
+def _parse_count(value: object) -> int | None:
+    """Return the nearest allowed number of hits; smaller models send numbers as text."""
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        return min(max(int(float(value)), 1), MAX_HITS)
+    except (ValueError, OverflowError):
+        return None
 
 
-def _failure(code: str, message: str) -> JsonObject:
-    return {"error": {"code": code, "message": message}}
+def search_query(call: ToolCall) -> str:
+    """Return the query of a search as text; empty if the arguments cannot be parsed."""
+    arguments = search_arguments(call)
+    return str(arguments.query or "") if arguments else ""
 
 
-def tool_result_json(result: JsonObject) -> str:
-    """Serialize a result in at most MAX_RESULT_CHARS: drop hits first, then cut the summary."""
-    hits, summary = list_or_empty(result.get("hits")), str(result.get("summary") or "")
-    while len(text := json.dumps(result, ensure_ascii=False)) > MAX_RESULT_CHARS and (
-        hits or summary
-    ):
+def tool_result_json(outcome: SearchOutcome) -> str:
+    """Return the tool result for the model, in at most MAX_RESULT_CHARS if it is a success.
+
+    Hits are dropped first, then the summary is cut.
+    """
+    if isinstance(outcome, SearchFailure):
+        details = {"code": outcome.code, "message": outcome.message}
+        error = outcome.message if outcome.code is None else details
+        return json.dumps({"error": error}, ensure_ascii=False)
+    hits, summary = outcome.hits, outcome.summary
+    while True:
+        result = {
+            "note": UNTRUSTED_NOTE,
+            "summary": summary,
+            "hits": [_hit_json(hit) for hit in hits],
+            "engine": outcome.engine,
+        }
+        text = json.dumps(result, ensure_ascii=False)
+        if len(text) <= MAX_RESULT_CHARS or not (hits or summary):
+            return text
         if hits:
             hits = hits[: len(hits) // 2]
         else:
             summary = summary[: len(summary) // 2]
-        result = {**result, "hits": hits, "summary": summary}
-    return text
 
 
-def _search_key(call: ToolCall, arguments: JsonObject | None) -> str:
-    return call.arguments if arguments is None else json.dumps(arguments, sort_keys=True)
+def _hit_json(hit: Hit) -> dict[str, str]:
+    fields: dict[str, str | None] = asdict(hit)
+    return {name: value for name, value in fields.items() if value is not None}

@@ -9,10 +9,11 @@ import anyio.to_thread
 
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.gateway.app import GatewayApp
+from gemini_cli_mcp.gateway.engine_search import EngineSearch
 from gemini_cli_mcp.http_common.auth import load_tokens
 from gemini_cli_mcp.http_common.serving import base_url, bind_socket, run_server
 from gemini_cli_mcp.providers.registry import ProviderRegistry
-from gemini_cli_mcp.research.web_search import WebSearch
+from gemini_cli_mcp.research.web_search import EngineProviders
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.upstreams import Upstreams, load_upstreams
 from gemini_cli_mcp.workspace import Workspace
@@ -39,15 +40,13 @@ async def serve_gateway(
     sock = bind_socket(host, port)
     workspace = Workspace(settings.config_dir)
     providers = ProviderRegistry(settings, workspace, environ)
-    search = WebSearch(settings, providers, environ, warm=settings.warm > 0)
+    engines = EngineProviders(settings, providers, environ, warm=settings.warm > 0)
     limits = settings.limits
-    app = GatewayApp(
-        upstreams, settings.engines, search, limits, tokens, allowed_hosts, settings.secrets
-    )
+    app = GatewayApp(settings, upstreams, EngineSearch(engines).search, tokens, allowed_hosts)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, workspace.remove_stale)
-            tasks.start_soon(search.run_pool)
+            tasks.start_soon(engines.run_pool)
             _log_addresses(sock, upstreams)
             await run_server(app.asgi, sock, limits=limits, grace=limits.gateway_shutdown_grace)
             tasks.cancel_scope.cancel()

@@ -1,11 +1,12 @@
 """Decide whether a request gets our `web_search` tool, and add it, in both APIs."""
 
+from collections.abc import Sequence
+
 from gemini_cli_mcp.gateway.search_intent import detect_intent, latest_user_text
 from gemini_cli_mcp.gateway.tool_calls import WEB_SEARCH_NAME
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
 from gemini_cli_mcp.research.web_search_schema import web_search_schema
-from gemini_cli_mcp.settings.engines_file import Engines
-from gemini_cli_mcp.settings.upstreams import MatchMode
+from gemini_cli_mcp.settings.engines import Engines
 
 TOOL_DESCRIPTION = (
     "Search the web for current information. Returns a summary and hits with URLs. Cite the URLs "
@@ -14,7 +15,7 @@ TOOL_DESCRIPTION = (
 
 
 def engines_to_inject(
-    request: JsonObject, engines: Engines, mode: MatchMode, *, continues_search: bool = False
+    request: JsonObject, engines: Engines, *, continues_search: bool = False
 ) -> Engines | None:
     """Return the engines to offer in a request; None means to leave it unchanged.
 
@@ -22,8 +23,8 @@ def engines_to_inject(
     """
     if not _can_inject(request):
         return None
-    items = [object_or_empty(item) for item in conversation_items(request)]
-    intent = detect_intent(latest_user_text(items), mode)
+    items = conversation_items(request)
+    intent = detect_intent(latest_user_text(items), engines.gateway.match_mode)
     has_hosted_tool = any(map(is_hosted_search_tool, list_or_empty(request.get("tools"))))
     is_requested = has_hosted_tool or continues_search or _continues_search(items)
     # Text that a model writes before it searches would corrupt a JSON answer.
@@ -53,7 +54,7 @@ def is_hosted_search_tool(tool: object) -> bool:
 
 
 def build_turn_request(
-    request: JsonObject, engines: Engines | None, new_items: list[JsonObject]
+    request: JsonObject, engines: Engines | None, new_items: Sequence[object]
 ) -> JsonObject:
     """Build the request for the next turn; without engines, it is the last one."""
     items_field = "input" if "input" in request else "messages"
@@ -80,7 +81,7 @@ def build_turn_request(
     return body
 
 
-def _search_tool(engines: Engines, *, responses_format: bool) -> JsonObject:
+def _search_tool(engines: Engines, *, responses_format: bool) -> object:
     function = {
         "name": WEB_SEARCH_NAME,
         "description": TOOL_DESCRIPTION,
@@ -95,7 +96,7 @@ def _can_inject(request: JsonObject) -> bool:
     """Whether the client permits our tool and requests output that several turns can produce."""
     choice = request.get("tool_choice")
     return not (
-        any(_forbids_search(object_or_empty(tool)) for tool in list_or_empty(request.get("tools")))
+        any(map(_forbids_search, list_or_empty(request.get("tools"))))
         or choice == "none"
         or object_or_empty(choice).get("type") == "allowed_tools"
         or request.get("n") not in (None, 1)
@@ -107,19 +108,20 @@ def _can_inject(request: JsonObject) -> bool:
     )
 
 
-def _forbids_search(tool: JsonObject) -> bool:
+def _forbids_search(value: object) -> bool:
     """Whether a tool is the client's own `web_search`, or a hosted one without web access."""
+    tool = object_or_empty(value)
     if is_hosted_search_tool(tool):
         return tool.get("external_web_access") is False
     definitions = [tool, object_or_empty(tool.get("function")), object_or_empty(tool.get("custom"))]
     return WEB_SEARCH_NAME in [definition.get("name") for definition in definitions]
 
 
-def _continues_search(items: list[JsonObject]) -> bool:
+def _continues_search(items: Sequence[object]) -> bool:
     """Whether a chain of searches is unfinished: no final answer follows our last call."""
     client_call_seen = False
     """Whether a call of the client's own follows the current item."""
-    for item in reversed(items):
+    for item in map(object_or_empty, reversed(items)):
         calls = [object_or_empty(call) for call in list_or_empty(item.get("tool_calls"))]
         if any(
             object_or_empty(call.get("function")).get("name") == WEB_SEARCH_NAME for call in calls

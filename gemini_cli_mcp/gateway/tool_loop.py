@@ -1,255 +1,233 @@
 """Tool loop for chat completions: call the upstream and run its searches until it answers."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import replace
+from typing import Literal
 
-import httpx2
-
-from gemini_cli_mcp.gateway.search_runner import SearchRunner, tool_result_json
+from gemini_cli_mcp.gateway.api_errors import ApiError
+from gemini_cli_mcp.gateway.events import (
+    AnswerDelta,
+    ChatChunk,
+    ChatEvent,
+    SearchFinished,
+    SearchStarted,
+    TurnsFinished,
+    TurnStarted,
+)
+from gemini_cli_mcp.gateway.search_runner import SearchOutcome, SearchRunner, tool_result_json
 from gemini_cli_mcp.gateway.sse import DONE, parse_events
-from gemini_cli_mcp.gateway.tool_calls import ToolCall, ToolCallAssembler
+from gemini_cli_mcp.gateway.tool_call_assembler import ToolCallAssembler, call_json
+from gemini_cli_mcp.gateway.tool_calls import CallDelta, ToolCall
 from gemini_cli_mcp.gateway.tool_injection import build_turn_request
 from gemini_cli_mcp.gateway.upstream_client import (
-    Headers,
     UpstreamClient,
+    UpstreamResponse,
     UpstreamUnavailable,
-    error_object,
-    metadata_headers,
+    parse_json,
 )
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
-from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.settings.engines_file import Engines
+from gemini_cli_mcp.settings.engines import Engines
 
 CHAT_PATH = "/chat/completions"
-MAX_JSON_VALUES = 1_000_000
-"""Maximum commas in one JSON text; parsing more would block all other requests."""
 
 
-@dataclass
-class UpstreamTurn:
+async def chat_tool_loop(
+    request: JsonObject, upstream: UpstreamClient, engines: Engines | None, runner: SearchRunner
+) -> AsyncGenerator[ChatEvent]:
+    """Yield what happens in each turn, and TurnsFinished at the end.
+
+    Iterate inside `contextlib.aclosing` and `UpstreamClient.limit_turns`: the upstream's response
+    stays open between two events, and it must be closed at once when the client disconnects.
+    """
+    hidden_messages: list[object] = []
+    usage: object = None
+    while True:
+        offered_engines = engines if runner.has_budget else None
+        body = build_turn_request(request, offered_engines, hidden_messages)
+        turn = _Turn(upstream.limits.max_upstream_tool_calls, search_injected=engines is not None)
+        response = upstream.post_json(CHAT_PATH, body)
+        turn_events = _read_turn(response, turn, streaming=bool(body.get("stream")))
+        async with aclosing(turn_events):
+            async for event in turn_events:
+                yield event
+        usage = sum_usage(usage, turn.usage)
+        searches = [call for call in turn.calls if call.is_web_search]
+        client_calls = [call for call in turn.calls if not call.is_web_search]
+        may_search = offered_engines is not None
+        if searches and may_search:
+            for call in searches:
+                yield SearchStarted(call)
+            outcomes = await runner.run(searches)
+            hidden_messages.append(_assistant_message(turn))
+            for call, outcome in zip(searches, outcomes, strict=True):
+                yield SearchFinished(call, outcome)
+                hidden_messages.append(_tool_message(call, outcome))
+        elif hidden_messages and client_calls and not searches:
+            hidden_messages.append(_assistant_message(turn))
+        if client_calls or not searches or not may_search:
+            yield TurnsFinished(
+                turn.message,
+                tuple(client_calls),
+                tuple(searches),
+                turn.finish_reason,
+                usage,
+                tuple(hidden_messages),
+            )
+            return
+
+
+async def _read_turn(
+    response_context: AbstractAsyncContextManager[UpstreamResponse],
+    turn: "_Turn",
+    *,
+    streaming: bool,
+) -> AsyncGenerator[TurnStarted | AnswerDelta]:
+    """Send the request of one turn, and yield the answer while it arrives."""
+    async with response_context as response:
+        if not streaming or response.is_json:
+            completion = await _read_completion(response, streaming=streaming)
+            yield TurnStarted(response.headers)
+            yield turn.add_completion(completion)
+            return
+        yield TurnStarted(response.headers)
+        done = False
+        async for data in parse_events(response.chunks(), response.limits):
+            if data == DONE:
+                done = True
+                break
+            yield turn.add_chunk(_parse_chunk(data, "delta"))
+        held_back = turn.end_stream(done=done)
+    if held_back:
+        yield held_back
+
+
+async def _read_completion(response: UpstreamResponse, *, streaming: bool) -> ChatChunk:
+    """Return a complete answer; an upstream without streaming sends it instead of a stream."""
+    body = await response.read_all()
+    completion = _parse_chunk(body, "message")
+    if completion.choice:
+        choice = {name: value for name, value in completion.choice.items() if name != "message"}
+        return replace(completion, choice=choice)
+    if streaming:  # an error with status 200
+        raise response.rejection(body)
+    error = ApiError.parse(completion.fields.get("error"))
+    raise UpstreamUnavailable("The upstream sent no answer.", error)
+
+
+def _parse_chunk(data: str | bytes, delta_field: Literal["delta", "message"]) -> ChatChunk:
+    fields = parse_json(data)
+    choice = object_or_empty(next(iter(list_or_empty(fields.get("choices"))), None))
+    return ChatChunk(fields, choice, object_or_empty(choice.get(delta_field)))
+
+
+class _Turn:
     """The upstream's answer in one turn."""
 
-    message: JsonObject = field(default_factory=lambda: {"role": "assistant", "content": None})
-    calls: list[ToolCall] = field(default_factory=list[ToolCall])
-    finish_reason: str | None = None
-
-    @property
-    def client_calls(self) -> list[ToolCall]:
-        return [call for call in self.calls if not call.is_web_search]
-
-    @property
-    def searches(self) -> list[ToolCall]:
-        return [call for call in self.calls if call.is_web_search]
-
-
-class TurnListener(Protocol):
-    """Receives the events of a tool loop and passes them on to the client."""
-
-    async def turn_started(self, headers: Headers) -> None:
-        """The upstream has answered; these headers are for the client."""
-        ...
-
-    async def chunk_received(self, chunk: JsonObject, delta: JsonObject) -> None:
-        """A chunk or complete answer, and its delta without our calls, as the client may see it.
-
-        The chunk is empty if the delta holds calls deferred to the end of the turn.
-        """
-        ...
-
-    async def searches_started(self, calls: Sequence[ToolCall]) -> None:
-        """These searches are about to run."""
-        ...
-
-    async def searches_finished(
-        self, calls: Sequence[ToolCall], results: Sequence[JsonObject]
-    ) -> None:
-        """These searches have finished."""
-        ...
-
-
-class ChatToolLoop:
-    """Runs the turns of one request."""
-
-    def __init__(
-        self,
-        upstream: UpstreamClient,
-        request: JsonObject,
-        engines: Engines | None,
-        runner: SearchRunner,
-        listener: TurnListener,
-    ) -> None:
-        self._upstream = upstream
-        self._request = request
-        self._engines = engines
-        self._runner = runner
-        self._listener = listener
-        self.usage: JsonObject = {}
-        self.hidden_messages: list[JsonObject] = []
-        """Messages of earlier turns, which the client does not see."""
-
-    async def run(self) -> UpstreamTurn:
-        """Return the last turn: an answer, or calls of the client's own tools."""
-        run_turn = (
-            self._run_streaming_turn if self._request.get("stream") else self._run_complete_turn
-        )
-        while True:
-            engines = self._engines if self._runner.has_budget else None
-            turn = await run_turn(build_turn_request(self._request, engines, self.hidden_messages))
-            if not turn.searches or not engines:
-                return turn
-            await self._run_searches(turn)
-            if turn.client_calls:
-                return turn
-
-    async def _run_searches(self, turn: UpstreamTurn) -> None:
-        await self._listener.searches_started(turn.searches)
-        results = await self._runner.run(turn.searches)
-        await self._listener.searches_finished(turn.searches, results)
-        calls = [call.as_message() for call in turn.calls]
-        self.hidden_messages.append({**turn.message, "role": "assistant", "tool_calls": calls})
-        for call, result in zip(turn.searches, results, strict=True):
-            tool_message = {
-                "role": "tool",
-                "tool_call_id": call.id,
-                "content": tool_result_json(result),
-            }
-            self.hidden_messages.append(tool_message)
-
-    async def _run_complete_turn(self, body: JsonObject) -> UpstreamTurn:
-        async with self._upstream.post_json(CHAT_PATH, body) as response:
-            completion = _parse_completion(await self._upstream.read_all(response))
-            await self._listener.turn_started(metadata_headers(response))
-        return await self._handle_complete(completion)
-
-    async def _handle_complete(self, completion: JsonObject) -> UpstreamTurn:
-        self.usage = sum_usage(self.usage, object_or_empty(completion.get("usage")))
-        message = object_or_empty(first_choice(completion).get("message"))
-        max_calls = self._upstream.limits.max_upstream_tool_calls
-        assembler = ToolCallAssembler(max_calls, search_injected=self._engines is not None)
-        delta = {name: value for name, value in message.items() if name != "tool_calls"}
-        visible_calls = assembler.add_deltas(message.get("tool_calls")) + assembler.flush()
-        choice = {
-            name: value for name, value in first_choice(completion).items() if name != "message"
-        }
-        other_fields = {**completion, "choices": [choice]}
-        await self._listener.chunk_received(
-            other_fields, {**delta, "tool_calls": visible_calls} if visible_calls else delta
-        )
-        return UpstreamTurn(message, assembler.calls, first_choice(completion).get("finish_reason"))
-
-    async def _run_streaming_turn(self, body: JsonObject) -> UpstreamTurn:
-        stream = _StreamedTurn(self._upstream.limits, search_injected=self._engines is not None)
-        async with self._upstream.post_json(CHAT_PATH, body) as response:
-            content_type = response.headers.get("content-type", "").lower()
-            if content_type.startswith("application/json"):  # no streaming, or an error
-                rejection = await self._upstream.read_rejection(response)
-                if not first_choice(parse_json(rejection.body)):
-                    raise rejection
-                await self._listener.turn_started(metadata_headers(response))
-                return await self._handle_complete(parse_json(rejection.body))
-            await self._listener.turn_started(metadata_headers(response))
-            async for chunk in stream.chunks(response):
-                await self._listener.chunk_received(chunk, stream.visible_delta(chunk))
-        self.usage = sum_usage(self.usage, stream.usage)
-        if held_calls := stream.assembler.flush():
-            await self._listener.chunk_received({}, {"tool_calls": held_calls})
-        return stream.turn()
-
-
-class _StreamedTurn:
-    """One turn received as a stream."""
-
-    def __init__(self, limits: Limits, *, search_injected: bool) -> None:
-        self.assembler = ToolCallAssembler(
-            limits.max_upstream_tool_calls, search_injected=search_injected
-        )
-        self.usage: JsonObject = {}
-        self._limits = limits
+    def __init__(self, max_calls: int, *, search_injected: bool) -> None:
+        """With `search_injected`, calls of `web_search` are ours and hidden from the client."""
+        self.usage: object = None
+        self.finish_reason: object = None
+        self._assembler = ToolCallAssembler(max_calls, search_injected=search_injected)
+        self._completion: ChatChunk | None = None
         self._texts: dict[str, list[str]] = {}
-        """Pieces of the message's text, by field."""
+        """Pieces of a streamed message's text, by field."""
         self._lists: dict[str, list[object]] = {}
-        self._finish_reason: str | None = None
-        self._done = False
 
-    async def chunks(self, response: httpx2.Response) -> AsyncIterator[JsonObject]:
-        """Yield all chunks; raise UpstreamUnavailable if the stream ends prematurely."""
-        async for data in parse_events(response.aiter_bytes(), self._limits):
-            if data == DONE:
-                self._done = True
-                break
-            chunk = parse_json(data)
-            if chunk.get("error") or chunk.get("object") == "error":
-                raise UpstreamUnavailable(
-                    "The upstream failed.", error_object(chunk.get("error") or chunk)
-                )
-            yield chunk
-        is_complete = (
-            self._done
-            and self.assembler.calls
-            and all(call.is_complete for call in self.assembler.calls)
-        )
-        if self._finish_reason is None and not is_complete:
-            raise UpstreamUnavailable("The upstream's answer ended prematurely.")
+    @property
+    def calls(self) -> list[ToolCall]:
+        return self._assembler.calls
 
-    def visible_delta(self, chunk: JsonObject) -> JsonObject:
-        """Add a chunk; return its delta without our calls, as the client sees it."""
-        self.usage = object_or_empty(chunk.get("usage")) or self.usage
-        choice = first_choice(chunk)
-        delta = object_or_empty(choice.get("delta"))
-        self._finish_reason = choice.get("finish_reason") or self._finish_reason
-        visible = {name: value for name, value in delta.items() if name != "tool_calls"}
-        for name, value in visible.items():
-            if isinstance(value, str) and name != "role":
+    @property
+    def message(self) -> JsonObject:
+        if self._completion:
+            return self._completion.delta
+        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        return {"role": "assistant", "content": None, **self._lists, **texts}
+
+    def add_completion(self, completion: ChatChunk) -> AnswerDelta:
+        """Add the complete answer; return it as the client may see it."""
+        self._completion = completion
+        self._add_end_of(completion)
+        calls = self._assembler.add_deltas(completion.delta.get("tool_calls"))
+        return _answer_delta(completion, calls + self._assembler.flush())
+
+    def add_chunk(self, chunk: ChatChunk) -> AnswerDelta:
+        """Add a chunk of a stream; return it as the client may see it."""
+        if chunk.fields.get("error") or chunk.fields.get("object") == "error":
+            error = ApiError.parse(chunk.fields.get("error") or chunk.fields)
+            raise UpstreamUnavailable("The upstream failed.", error)
+        self._add_end_of(chunk)
+        for name, value in chunk.delta.items():
+            if name in ("role", "tool_calls"):
+                continue
+            if isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)
             elif isinstance(value, list):  # reasoning parts that some upstreams need back
-                self._lists.setdefault(name, []).extend(list_or_empty(delta[name]))
-        if calls := self.assembler.add_deltas(delta.get("tool_calls")):
-            visible["tool_calls"] = calls
-        return visible
+                self._lists.setdefault(name, []).extend(list_or_empty(chunk.delta[name]))
+        return _answer_delta(chunk, self._assembler.add_deltas(chunk.delta.get("tool_calls")))
 
-    def turn(self) -> UpstreamTurn:
-        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
-        message = {**UpstreamTurn().message, **self._lists, **texts}
-        return UpstreamTurn(message, self.assembler.calls, self._finish_reason)
+    def end_stream(self, *, done: bool) -> AnswerDelta | None:
+        """End a stream; return calls that were held back, as they might have been searches.
+
+        Without a finish reason, only an upstream that says it is done has sent all of its calls.
+        """
+        calls = self.calls
+        has_all_calls = done and calls and all(map(_has_valid_arguments, calls))
+        if self.finish_reason is None and not has_all_calls:
+            raise UpstreamUnavailable("The upstream's answer ended prematurely.")
+        held_calls = self._assembler.flush()
+        return AnswerDelta(calls=tuple(held_calls)) if held_calls else None
+
+    def _add_end_of(self, chunk: ChatChunk) -> None:
+        """Add what only the last chunks of a stream have."""
+        self.usage = object_or_empty(chunk.fields.get("usage")) or self.usage
+        self.finish_reason = chunk.choice.get("finish_reason") or self.finish_reason
 
 
-def sum_usage(total: JsonObject, usage: JsonObject) -> JsonObject:
-    """Return the sum of two usage objects."""
-    combined = dict(total)
-    for name, value in usage.items():
+def _answer_delta(chunk: ChatChunk, calls: list[CallDelta]) -> AnswerDelta:
+    delta = chunk.delta
+    reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+    return AnswerDelta(
+        str(delta.get("content") or ""),
+        reasoning if isinstance(reasoning, str) else "",
+        str(delta.get("refusal") or ""),
+        tuple(calls),
+        chunk,
+    )
+
+
+def _has_valid_arguments(call: ToolCall) -> bool:
+    """Whether the arguments are complete JSON; custom ones need not be JSON."""
+    try:
+        json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return call.kind == "custom"
+    return True
+
+
+def _assistant_message(turn: _Turn) -> object:
+    """Return the message of a turn with all of its calls, as the upstream needs it again."""
+    calls = [call_json(call) for call in turn.calls]
+    return {**turn.message, "role": "assistant", "tool_calls": calls}
+
+
+def _tool_message(call: ToolCall, outcome: SearchOutcome) -> object:
+    return {"role": "tool", "tool_call_id": call.id, "content": tool_result_json(outcome)}
+
+
+def sum_usage(total: object, usage: object) -> JsonObject:
+    """Return the sum of two usage objects, with all fields that either has."""
+    combined, addends = dict(object_or_empty(total)), object_or_empty(usage)
+    for name, value in addends.items():
         previous = combined.get(name)
         if value is None:
             combined.setdefault(name, None)
         elif isinstance(value, dict):
-            combined[name] = sum_usage(object_or_empty(previous), object_or_empty(usage[name]))
+            combined[name] = sum_usage(previous, addends[name])
         elif isinstance(value, int | float) and isinstance(previous, int | float):
             combined[name] = previous + value
         else:
             combined[name] = value
     return combined
-
-
-def parse_json(data: str | bytes) -> JsonObject:
-    """Parse an upstream's JSON object; raise UpstreamUnavailable if it is not valid JSON."""
-    text = data if isinstance(data, bytes) else data.encode("utf-8", "replace")
-    if text.count(b",") > MAX_JSON_VALUES:
-        raise UpstreamUnavailable(f"The upstream sent more than {MAX_JSON_VALUES:,} values.")
-    try:
-        return object_or_empty(json.loads(data))
-    except (ValueError, RecursionError):
-        raise UpstreamUnavailable("The upstream sent invalid JSON.") from None
-
-
-def first_choice(completion: JsonObject) -> JsonObject:
-    return object_or_empty(next(iter(list_or_empty(completion.get("choices"))), None))
-
-
-def _parse_completion(content: bytes) -> JsonObject:
-    completion = parse_json(content)
-    if not first_choice(completion):
-        raise UpstreamUnavailable(
-            "The upstream sent no answer.", error_object(completion.get("error"))
-        )
-    return completion

@@ -50,7 +50,7 @@ def is_missing_endpoint(rejection: UpstreamRejected) -> bool:
     """Whether the path is missing, as opposed to the model or a stored response."""
     if rejection.status in (405, 501):
         return True
-    message = rejection.error_message
+    error = rejection.error_in_body
     return rejection.status == 404 and (
-        message is None or bool(_MISSING_PATH_MESSAGE.match(message))
+        error is None or bool(_MISSING_PATH_MESSAGE.match(error.message))
     )

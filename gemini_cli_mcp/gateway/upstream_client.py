@@ -1,44 +1,33 @@
 """HTTP client for one upstream: requests, responses and failures."""
 
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+import math
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import anyio
 import httpx2
 
+from gemini_cli_mcp.gateway.api_errors import ApiError
+from gemini_cli_mcp.http_common.request_body import parse_json_object
 from gemini_cli_mcp.json_values import JsonObject, object_or_empty
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.settings.upstreams import Upstream
 
-HTTP_TIMEOUT = httpx2.Timeout(600.0, connect=10.0)
-"""Seconds without a byte; models that reason, or are loaded first, take minutes."""
 DECODED_ENCODINGS = ("identity", "gzip", "deflate")
 """Content encodings that are decoded when a body is read completely."""
+MAX_JSON_VALUES = 1_000_000
+"""Maximum commas in one JSON text; parsing more would block all other requests."""
 HOP_BY_HOP = {
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+    *("te", "trailer", "transfer-encoding", "upgrade"),
 }
 _DROPPED_REQUEST_HEADERS = HOP_BY_HOP | {
-    "host",
-    "content-length",
-    "accept-encoding",
-    "expect",
+    *("host", "content-length", "accept-encoding", "expect"),
     # Client credentials are for the gateway only.
-    "authorization",
-    "cookie",
-    "api-key",
-    "x-api-key",
-    "x-goog-api-key",
+    *("authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key"),
 }
 _DROPPED_RESPONSE_HEADERS = HOP_BY_HOP | {"date", "server", "set-cookie"}
 _BODY_HEADERS = {"content-length", "content-encoding", "content-type"}
@@ -57,58 +46,37 @@ class UpstreamRejected(Exception):
         self.headers = headers
         self.body = body
 
+    @classmethod
+    def from_response(cls, response: httpx2.Response, body: bytes) -> "UpstreamRejected":
+        """Return the rejection that a response with this body is."""
+        content_type = response.headers.get("content-type", "application/json")
+        headers = [
+            *metadata_headers(response),
+            (b"content-type", content_type.encode("utf-8", "replace")),
+        ]
+        encoding = response.headers.get("content-encoding", "identity").lower()
+        if encoding not in DECODED_ENCODINGS:  # the body is passed on still encoded
+            headers.append((b"content-encoding", encoding.encode("latin-1", "replace")))
+        return cls(response.status_code, headers, body)
+
     @property
-    def error(self) -> JsonObject:
-        """The error object in the body, or one of our own."""
-        return self._error_in_body or upstream_error(
+    def error(self) -> ApiError:
+        """The error in the body, or one of our own."""
+        return self.error_in_body or ApiError.of(
             f"The upstream answered with status {self.status}."
         )
 
     @property
-    def error_message(self) -> str | None:
-        """The message of the error in the body; None if there is no error."""
-        return str(self._error_in_body.get("message") or "") if self._error_in_body else None
-
-    @property
-    def _error_in_body(self) -> JsonObject:
-        try:
-            return error_object(object_or_empty(json.loads(self.body)).get("error"))
-        except (ValueError, RecursionError):
-            return {}
+    def error_in_body(self) -> ApiError | None:
+        return ApiError.parse((parse_json_object(self.body) or {}).get("error"))
 
 
 class UpstreamUnavailable(Exception):
     """The upstream is unreachable, disconnected mid-answer, or sent an invalid answer."""
 
-    def __init__(self, message: str, error: JsonObject | None = None) -> None:
+    def __init__(self, message: str, error: ApiError | None = None) -> None:
         super().__init__(message)
-        self.error = error or upstream_error(message)
-
-
-def upstream_error(message: str) -> JsonObject:
-    """Return the error object for an upstream failure."""
-    return {"message": message, "type": "api_error", "param": None, "code": "upstream_failed"}
-
-
-def error_object(error: object) -> JsonObject:
-    """Normalize an upstream's error to an object; some send only a string."""
-    return upstream_error(error) if isinstance(error, str) and error else object_or_empty(error)
-
-
-class _NoCookies(DefaultCookiePolicy):
-    """Rejects all cookies, so that none leaks from one client to another."""
-
-    def set_ok(self, cookie: object, request: object) -> bool:
-        return False
-
-
-def create_http_client() -> httpx2.AsyncClient:
-    """Create the HTTP client for all requests of a gateway; loopback bypasses proxies."""
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
-    direct = dict.fromkeys(["all://localhost", "all://127.0.0.1", "all://[::1]"])
-    return httpx2.AsyncClient(
-        timeout=HTTP_TIMEOUT, limits=limits, mounts=direct, cookies=CookieJar(_NoCookies())
-    )
+        self.error = error or ApiError.of(message)
 
 
 @dataclass(frozen=True)
@@ -120,13 +88,15 @@ class UpstreamClient:
     headers: Headers
     limits: Limits
     query: str = ""
+    turn_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """Ends a turn that takes too long, inside `limit_turns`."""
 
     def header(self, name: bytes) -> bytes | None:
         """Return this header of the client's request, if present."""
         return next((value for header_name, value in self.headers if header_name == name), None)
 
     @asynccontextmanager
-    async def post_json(self, path: str, body: JsonObject) -> AsyncGenerator[httpx2.Response]:
+    async def post_json(self, path: str, body: JsonObject) -> AsyncGenerator["UpstreamResponse"]:
         """Send a request of our own and yield the response.
 
         Raise UpstreamRejected unless its status is 200, UpstreamUnavailable if sending or reading
@@ -137,16 +107,31 @@ class UpstreamClient:
         client = replace(
             self, headers=[header for header in self.headers if header[0] != b"idempotency-key"]
         )
-        timeout = self.limits.upstream_turn_timeout
+        self.turn_scope.deadline = anyio.current_time() + self.limits.upstream_turn_timeout
         try:
-            with anyio.fail_after(timeout):
-                async with client.stream_raw("POST", path, content) as response:
-                    if response.status_code != 200:
-                        raise await self.read_rejection(response)
-                    yield response
-        except TimeoutError:
-            message = f"The upstream {self.upstream.id!r} did not finish within {timeout:g} s."
-            raise UpstreamUnavailable(message) from None
+            async with client.stream_raw("POST", path, content) as response:
+                upstream_response = UpstreamResponse(response, self.limits)
+                if response.status_code != 200:
+                    raise upstream_response.rejection(await upstream_response.read_all())
+                yield upstream_response
+        finally:
+            self.turn_scope.deadline = math.inf
+
+    @contextmanager
+    def limit_turns(self) -> Generator["UpstreamClient"]:
+        """Yield a client whose turns have to end in time; raise UpstreamUnavailable otherwise.
+
+        The scope belongs to whoever consumes the events of a tool loop, not to the loop: a
+        generator must not yield inside a scope (PEP 789). Each turn sets its deadline, so that a
+        client that stops reading cannot hold the upstream's response; between turns it has none.
+        """
+        with anyio.CancelScope() as scope:
+            yield replace(self, turn_scope=scope)
+        if scope.cancelled_caught:
+            timeout = self.limits.upstream_turn_timeout
+            raise UpstreamUnavailable(
+                f"The upstream {self.upstream.id!r} did not finish within {timeout:g} s."
+            )
 
     @asynccontextmanager
     async def stream_raw(
@@ -197,26 +182,54 @@ class UpstreamClient:
             headers.append((b"authorization", f"Bearer {self.upstream.key}".encode()))
         return headers
 
-    async def read_rejection(self, response: httpx2.Response) -> UpstreamRejected:
-        """Read a complete response to pass to the client."""
-        content_type = response.headers.get("content-type", "application/json")
-        headers = [
-            *metadata_headers(response),
-            (b"content-type", content_type.encode("utf-8", "replace")),
-        ]
-        encoding = response.headers.get("content-encoding", "identity").lower()
-        if encoding not in DECODED_ENCODINGS:  # the body is passed on still encoded
-            headers.append((b"content-encoding", encoding.encode("latin-1", "replace")))
-        return UpstreamRejected(response.status_code, headers, await self.read_all(response))
 
-    async def read_all(self, response: httpx2.Response) -> bytes:
-        """Read the complete body, up to the size limit."""
-        body = bytearray()
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > self.limits.max_upstream_bytes:
-                raise UpstreamUnavailable("The upstream's answer is too large.")
-        return bytes(body)
+@dataclass(frozen=True)
+class UpstreamResponse:
+    """The response to a request of our own."""
+
+    http: httpx2.Response
+    limits: Limits
+
+    @property
+    def headers(self) -> Headers:
+        """The headers for the client."""
+        return metadata_headers(self.http)
+
+    @property
+    def is_json(self) -> bool:
+        return self.http.headers.get("content-type", "").lower().startswith("application/json")
+
+    def rejection(self, body: bytes) -> UpstreamRejected:
+        """Return the error that passes this response to the client as it is."""
+        return UpstreamRejected.from_response(self.http, body)
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives."""
+        return self.http.aiter_bytes()
+
+    async def read_all(self) -> bytes:
+        return await read_all(self.chunks(), self.limits)
+
+
+async def read_all(chunks: AsyncIterable[bytes], limits: Limits) -> bytes:
+    """Return the complete body of a response, up to the size limit."""
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > limits.max_upstream_bytes:
+            raise UpstreamUnavailable("The upstream's answer is too large.")
+    return bytes(body)
+
+
+def parse_json(data: str | bytes) -> JsonObject:
+    """Parse an upstream's JSON object; raise UpstreamUnavailable if it is not valid JSON."""
+    text = data if isinstance(data, bytes) else data.encode("utf-8", "replace")
+    if text.count(b",") > MAX_JSON_VALUES:
+        raise UpstreamUnavailable(f"The upstream sent more than {MAX_JSON_VALUES:,} values.")
+    try:
+        return object_or_empty(cast("object", json.loads(data)))
+    except (ValueError, RecursionError):
+        raise UpstreamUnavailable("The upstream sent invalid JSON.") from None
 
 
 def metadata_headers(response: httpx2.Response) -> Headers:

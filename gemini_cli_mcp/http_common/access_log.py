@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,15 +30,16 @@ class AccessLogMiddleware:
         async def record_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = cast("int", message["status"])
             await send(message)
 
         try:
             await self._app(scope, receive, record_status)
         finally:
             seconds = time.monotonic() - started
-            path = truncate_line(scope["path"], 100)
-            owner = scope.get("owner") or "unauthenticated"
+            path = truncate_line(cast("str", scope["path"]), 100)
+            owner = cast("str | None", scope.get("owner")) or "unauthenticated"
             template = "%s %s: %s for %s in %.2f s"
             outcome = status or "disconnected"
-            logger.info(template, scope["method"], path, outcome, owner, seconds)
+            method = cast("str", scope["method"])
+            logger.info(template, method, path, outcome, owner, seconds)

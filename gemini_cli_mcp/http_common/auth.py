@@ -9,15 +9,16 @@ import ipaddress
 import logging
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gemini_cli_mcp.current_owner import CURRENT_OWNER
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.http_common.asgi import raw_headers
+from gemini_cli_mcp.http_common.error_responses import ErrorResponseFactory
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +28,6 @@ APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
 """Origin schemes of local applications, as opposed to web pages."""
 ANONYMOUS_OWNER = "anonymous"
 """Owner of all requests when no tokens are configured."""
-
-ErrorResponseFactory = Callable[[int, str, str], Response]
-"""Builds a response from a status, a message and a code, in the format of the server."""
 
 
 @dataclass(frozen=True)
@@ -148,20 +146,20 @@ class AuthMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+        header_list = [(name, value.decode("latin-1")) for name, value in raw_headers(scope)]
+        headers = dict(header_list)
+        origins = [value for name, value in header_list if name == b"origin"]
         rejection = self._check_host_and_origin(headers, origins)
         if not rejection and scope["path"] not in self._public_paths:
-            scope["owner"] = self._authenticate(headers.get(b"authorization", ""))
-            if not scope["owner"]:
+            owner = self._authenticate(headers.get(b"authorization", ""))
+            scope["owner"] = owner
+            if not owner:
                 rejection = self._error_response(
                     401,
                     f"Send `Authorization: Bearer …` with one of the tokens in {TOKENS_VARIABLE}.",
                     "invalid_api_key",
                 )
                 rejection.headers["www-authenticate"] = "Bearer"
-            else:
-                CURRENT_OWNER.set(scope["owner"])
         await (rejection or self._app)(scope, receive, send)
 
     def _authenticate(self, authorization: str) -> str | None:

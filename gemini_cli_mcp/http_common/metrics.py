@@ -1,22 +1,23 @@
 """Prometheus metrics of a server."""
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-from gemini_cli_mcp.json_values import JsonObject, int_or_zero, object_or_empty
 
 DURATION_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
+CallOutcome = Literal["success", "error", "cancelled"]
+"""How a call ended; `cancelled` means by its client."""
+
 
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
-        """`gauges` maps names to a description and a function that returns the current value."""
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._calls = Counter(
@@ -38,24 +39,25 @@ class Metrics:
         self._tokens = Counter(
             "gemini_mcp_tokens", "Tokens used by all models", registry=self._registry
         )
+
+    def add_gauges(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
+        """`gauges` maps names to a description and a function that returns the current value."""
         for name, (description, read_value) in gauges.items():
             gauge = Gauge(f"gemini_mcp_{name}", description, registry=self._registry)
             gauge.set_function(read_value)
 
-    def record_call(self, tool: str, result: JsonObject | None, seconds: float) -> None:
-        """Record a completed call; `result` is None if the client cancelled it."""
+    def record_call(
+        self, tool: str, outcome: CallOutcome, error_code: str | None, seconds: float
+    ) -> None:
+        """Record a completed call; `error_code` is None unless it failed."""
         self._seconds.labels(tool).observe(seconds)
-        if result is None:
-            self._calls.labels(tool, "cancelled").inc()
-            return
-        self._calls.labels(tool, "success" if result.get("success") else "error").inc()
-        if error := object_or_empty(result.get("error")):
-            self._errors.labels(str(error.get("code"))).inc()
+        self._calls.labels(tool, outcome).inc()
+        if error_code is not None:
+            self._errors.labels(error_code).inc()
 
-    def record_usage(self, result: JsonObject) -> None:
-        """Add the token usage of a result."""
-        usage = object_or_empty(object_or_empty(result.get("metadata")).get("usage"))
-        self._tokens.inc(max(0, int_or_zero(usage.get("total_tokens"))))
+    def record_usage(self, total_tokens: int) -> None:
+        """Add the tokens that a call used."""
+        self._tokens.inc(max(0, total_tokens))
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

@@ -4,15 +4,13 @@ import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import cast
 
 import anyio
-import uvicorn
-from starlette.types import ASGIApp, Receive
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp
 
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.http_common.uvicorn_server import UvicornServer
 from gemini_cli_mcp.limits import Limits
 
 
@@ -33,7 +31,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def base_url(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
+    host, port = cast("tuple[str, int]", sock.getsockname()[:2])
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -51,18 +49,11 @@ async def run_server(
     ended `limits.forced_shutdown_delay` seconds later are cancelled.
     """
 
-    class Protocol(_HeaderTimeoutProtocol):
-        head_timeout = limits.request_head_timeout
-
-    config = uvicorn.Config(
+    server = UvicornServer(
         app,
-        http=Protocol,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=grace + limits.forced_shutdown_delay,  # type: ignore[arg-type]
+        head_timeout=limits.request_head_timeout,
+        shutdown_timeout=grace + limits.forced_shutdown_delay,
     )
-    server = _Server(config)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
@@ -77,69 +68,8 @@ async def run_server(
             tasks.cancel_scope.cancel()
 
 
-class BodyError(Exception):
-    """The body of a request was rejected."""
-
-    def __init__(self, status: int, message: str, code: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.code = code
-
-
-async def read_body(receive: Receive, max_bytes: int, timeout: float) -> bytes:
-    """Read the body of a request, with limits on its size and duration."""
-    body = bytearray()
-    try:
-        with anyio.fail_after(timeout):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise BodyError(400, "The client disconnected.", "left")
-                body += message.get("body", b"")
-                if len(body) > max_bytes:
-                    limit = f"{max_bytes >> 20} MiB"
-                    raise BodyError(
-                        413, f"The request body must be at most {limit}.", "body_too_large"
-                    )
-                if not message.get("more_body"):
-                    return bytes(body)
-    except TimeoutError:
-        raise BodyError(408, "Timed out waiting for the request body.", "timeout") from None
-
-
-class _Server(uvicorn.Server):
-    """Leave signals to us: uvicorn would re-raise them and exit before our cleanup."""
-
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        return nullcontext()
-
-
-class _HeaderTimeoutProtocol(H11Protocol):
-    """Close connections of clients that do not send complete request headers in time."""
-
-    head_timeout: float  # a class attribute, because uvicorn creates the instances
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._start_head_timer()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._start_head_timer()
-
-    def _start_head_timer(self) -> None:
-        previous_cycle: Any = self.cycle
-
-        def close_if_idle() -> None:
-            if self.cycle is previous_cycle and not self.transport.is_closing():
-                self.transport.close()
-
-        asyncio.get_running_loop().call_later(self.head_timeout, close_if_idle)
-
-
 async def _shut_down_on_signal(
-    server: uvicorn.Server,
+    server: UvicornServer,
     signals: AsyncIterator[signal.Signals],
     grace: float,
     forced_delay: float,
@@ -149,12 +79,7 @@ async def _shut_down_on_signal(
     async for _ in signals:
         if server.should_exit:
             on_shutdown()
-            loop.call_later(forced_delay, _cancel_requests, server)
+            loop.call_later(forced_delay, server.cancel_requests)
         else:
             loop.call_later(grace, on_shutdown)
         server.should_exit = True
-
-
-def _cancel_requests(server: uvicorn.Server) -> None:
-    for task in server.server_state.tasks:
-        task.cancel()

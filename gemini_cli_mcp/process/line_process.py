@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
 from gemini_cli_mcp.process.child import Child, spawn_child
@@ -15,9 +16,11 @@ MAX_UNREAD_BYTES = 64 << 20
 class LineProcess:
     """A handle to the running command."""
 
-    def __init__(self, child: Child, stdin: asyncio.WriteTransport) -> None:
+    def __init__(self, child: Child, stdin: asyncio.WriteTransport, lines: deque[bytes]) -> None:
         self._child = child
         self._stdin = stdin
+        self._lines = lines
+        """Lines of stdout that have not been read yet."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -27,22 +30,31 @@ class LineProcess:
         *,
         env: Mapping[str, str],
         cwd: Path,
-        on_line: Callable[[bytes], None],
         scratch: Path | None = None,
     ) -> AsyncGenerator["LineProcess"]:
-        """Run `argv` while the context is open, passing each line of its stdout to `on_line`.
+        """Run `argv` while the context is open.
 
         If this process is killed meanwhile, the folder `scratch` is removed (Linux only).
         Raises OSError if the command cannot be started.
         """
+        lines: deque[bytes] = deque()
 
-        def handle_line(line: bytes) -> None:
+        def add_line(line: bytes) -> None:
             child.stdout_bytes = 0  # the limit applies to each line, not to the total
-            on_line(line)
+            lines.append(line)
 
-        child = Child(handle_line)
+        child = Child(add_line)
         async with spawn_child(child, argv, env, cwd, scratch) as stdin:
-            yield cls(child, stdin)
+            yield cls(child, stdin, lines)
+
+    async def lines(self) -> AsyncGenerator[bytes]:
+        """Yield the lines of stdout until the command can no longer be used."""
+        while True:
+            while self._lines:
+                yield self._lines.popleft()
+            if self.is_finished:
+                return
+            await self._wait_changed()
 
     def send_line(self, line: bytes) -> None:
         """Send a line without waiting."""
@@ -64,8 +76,11 @@ class LineProcess:
     async def wait_finished(self) -> None:
         """Wait until the command can no longer be used."""
         while not self.is_finished:
-            self._child.changed.clear()
-            await self._child.changed.wait()
+            await self._wait_changed()
+
+    async def _wait_changed(self) -> None:
+        self._child.changed.clear()
+        await self._child.changed.wait()
 
     @property
     def memory_bytes(self) -> int:

@@ -33,6 +33,31 @@ class Completed:
     """The tail of stderr."""
 
 
+@dataclass(frozen=True)
+class CommandOutput:
+    """What a short command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+async def read_output(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, timeout: float = 10.0
+) -> CommandOutput:
+    """Run a command without input, such as `node --version`; OSError if it cannot be started."""
+    lines: list[bytes] = []
+    completed = await run(
+        argv,
+        stdin=b"",
+        env=env,
+        cwd=cwd,
+        on_line=lines.append,
+        idle_timeout=lambda: timeout,
+        timeout=timeout,
+    )
+    return CommandOutput(b"\n".join(lines).decode(errors="replace").strip(), completed.stderr)
+
+
 async def run(
     argv: Sequence[str],
     *,

@@ -5,14 +5,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from gemini_cli_mcp.types import (
-    Evidence,
-    ProgressCallback,
-    RecordedFetch,
-    RecordedSearch,
-    Thinking,
-    Usage,
-)
+from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.types import Evidence, RecordedFetch, RecordedSearch, Thinking, Usage
 
 
 @dataclass(frozen=True)
@@ -53,12 +47,12 @@ class Provider(Protocol):
     supports_thoughts: bool
     """Whether it can return the model's thoughts."""
 
-    async def ask(self, prompt: str, progress: ProgressCallback, file: Path | None = None) -> Reply:
+    async def ask(self, prompt: str, context: CallContext, file: Path | None = None) -> Reply:
         """Answer with web search available; with `file`, from that file only and without tools."""
         ...
 
     async def grounded_search(
-        self, query: str, options: GroundingOptions, progress: ProgressCallback
+        self, query: str, options: GroundingOptions, context: CallContext
     ) -> Reply:
         """Run one dedicated search for the query.
 

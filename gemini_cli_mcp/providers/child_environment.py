@@ -6,7 +6,7 @@ An allowlist rather than a denylist, because the names of all secrets cannot be 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from gemini_cli_mcp.redaction import is_secret_name
+from gemini_cli_mcp.sanitize import is_secret_name
 
 ALLOWED_PATTERNS = (
     # System, user and shell

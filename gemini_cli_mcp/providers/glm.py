@@ -3,9 +3,11 @@
 Uses httpx2 rather than the vendor's SDK.
 """
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from gemini_cli_mcp.errors import (
     EngineFailed,
@@ -16,14 +18,15 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
-from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.sanitize import replace_unsafe_chars
-from gemini_cli_mcp.settings.engines_file import GlmSettings
+from gemini_cli_mcp.json_values import JsonObject, JsonValue
+from gemini_cli_mcp.sanitize import error_excerpt
+from gemini_cli_mcp.settings.engines import GlmSettings
 from gemini_cli_mcp.types import Hit
 
 if TYPE_CHECKING:
     from ssl import SSLContext
+
+    from httpx2 import Response
 
 MAX_API_QUERY_CHARS = 70
 """Maximum query length of the plain search API."""
@@ -61,14 +64,9 @@ class GlmClient:
             raise NotSignedIn("The GLM API key is missing or malformed.", hint=SIGN_IN_HINT)
         if self._settings.form == "api":
             request = self._api_request(query, recency, count)
-            answer = await self._post("web_search", request, "search_result")
-            return EngineAnswer(None, _parse_hits(answer["search_result"]))
+            return await self._post("web_search", request, _parse_api_answer)
         request = self._chat_request(model, query, recency, count)
-        answer = await self._post("chat/completions", request, "choices")
-        choice = object_or_empty(next(iter(list_or_empty(answer.get("choices"))), None))
-        content = object_or_empty(choice.get("message")).get("content")
-        summary = content.strip() if isinstance(content, str) else ""
-        return EngineAnswer(summary, _parse_hits(answer.get("web_search")))
+        return await self._post("chat/completions", request, _parse_chat_answer)
 
     def _api_request(self, query: str, recency: str, count: int) -> JsonObject:
         return {
@@ -96,35 +94,42 @@ class GlmClient:
             "stream": False,
         }
 
-    async def _post(self, path: str, body: JsonObject, required_key: str) -> JsonObject:
-        """Send the request and return the answer; raise if it lacks `required_key`."""
+    async def _post(
+        self, path: str, body: JsonObject, parse: Callable[[JsonValue], EngineAnswer | None]
+    ) -> EngineAnswer:
+        """Send the request and return the answer; raise if `parse` does not find one."""
         import httpx2  # imported late: most deployments do not use this engine
 
         url = f"{self._settings.base_url.rstrip('/')}/{path}"
+        headers = {"Authorization": f"Bearer {self._key}"}
         try:
-            async with httpx2.AsyncClient(timeout=self._timeout, verify=_ssl_context()) as client:
-                response = await client.post(
-                    url, json=body, headers={"Authorization": f"Bearer {self._key}"}
-                )
+            async with (
+                httpx2.AsyncClient(timeout=self._timeout, verify=_ssl_context()) as client,
+                client.stream("POST", url, json=body, headers=headers) as response,
+            ):
+                content = await _read_body(response)
         except httpx2.TimeoutException:
             raise TimedOut("GLM did not respond in time.") from None
         except httpx2.HTTPError as error:
             raise EngineFailed(f"GLM cannot be reached ({type(error).__name__}).") from None
         except (httpx2.InvalidURL, ValueError) as error:
             raise EngineRefused(f"The GLM request is invalid ({type(error).__name__}).") from None
-        answer = _parse_json(response)
-        if response.status_code != 200 or answer.get("error") or required_key not in answer:
-            raise self._classify_error(response.status_code, answer)
+        try:
+            response_body = cast("JsonValue", json.loads(content))
+        except (ValueError, RecursionError):
+            response_body = None
+        error = _parse_error(response_body)
+        answer = None if response.status_code != 200 or error.is_explicit else parse(response_body)
+        if answer is None:
+            raise self._classify_error(response.status_code, error)
         return answer
 
-    def _classify_error(self, status: int, answer: JsonObject) -> GeminiMcpError:
+    def _classify_error(self, status: int, error: "_GlmError") -> GeminiMcpError:
         """Return the matching error, with GLM's own code and message: they say what to do."""
-        error = object_or_empty(answer.get("error")) or answer
-        code = str(error.get("code") or "")
-        reason = str(error.get("message") or error.get("msg") or answer.get("error") or "")
+        code = error.code
         message = f"GLM answered {status}" + (f", code {code}" if code else "")
-        message += f": {reason}" if reason else " without the requested data."
-        message = replace_unsafe_chars(redact(message, [self._key] if self._key else []))[:300]
+        message += f": {error.reason}" if error.reason else " without the requested data."
+        message = error_excerpt(message, [self._key] if self._key else [])
         if code in _NO_CREDIT_CODES:
             return QuotaExhausted(message, hint="Top up the account, or choose another engine.")
         if status in (401, 403) or code in _AUTH_CODES:
@@ -135,6 +140,16 @@ class GlmClient:
         return EngineRefused(message) if is_refused else EngineFailed(message)
 
 
+@dataclass(frozen=True)
+class _GlmError:
+    """What a response says about an error; code and reason are empty if it says nothing."""
+
+    code: str
+    reason: str
+    is_explicit: bool
+    """Whether the response has an `error` field; a good one may have a `code` as well."""
+
+
 @cache
 def _ssl_context() -> "SSLContext":
     """Load the certificates once: that takes longer than a search on a fast network."""
@@ -143,29 +158,59 @@ def _ssl_context() -> "SSLContext":
     return httpx2.create_ssl_context()
 
 
-def _parse_json(response: Any) -> JsonObject:
-    """Return the JSON object in the body, or an empty one if there is none."""
-    try:
-        return object_or_empty(response.json()) if len(response.content) <= MAX_ANSWER_BYTES else {}
-    except (ValueError, RecursionError):
-        return {}
+async def _read_body(response: "Response") -> bytes:
+    """Return the body; nothing if it is too large."""
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            return b""
+    return bytes(body)
 
 
-def _parse_hits(value: object) -> tuple[Hit, ...]:
-    # The SDK types the list as a single object. Accept both; every field may be missing.
-    entries = list_or_empty(value) or ([value] if isinstance(value, dict) else [])
-    return tuple(
-        Hit(
-            title=_string_field(entry, "title"),
-            url=_string_field(entry, "link"),
-            source=_string_field(entry, "media"),
-            date=_string_field(entry, "publish_date") or None,
-            snippet=_string_field(entry, "content") or None,
-        )
-        for entry in map(object_or_empty, entries)
+def _parse_error(body: JsonValue) -> _GlmError:
+    fields = body if isinstance(body, dict) else {}
+    error = fields.get("error")
+    details = error if isinstance(error, dict) and error else fields
+    reason = details.get("message") or details.get("msg") or error
+    return _GlmError(str(details.get("code") or ""), str(reason or ""), bool(error))
+
+
+def _parse_api_answer(body: JsonValue) -> EngineAnswer | None:
+    match body:
+        case {"search_result": results}:
+            return EngineAnswer(None, _parse_hits(results))
+        case _:
+            return None
+
+
+def _parse_chat_answer(body: JsonValue) -> EngineAnswer | None:
+    match body:
+        case {"choices": [{"message": {"content": str(content)}}, *_], **fields}:
+            return EngineAnswer(content.strip(), _parse_hits(fields.get("web_search")))
+        case {"choices": _, **fields}:
+            return EngineAnswer("", _parse_hits(fields.get("web_search")))
+        case _:
+            return None
+
+
+def _parse_hits(value: JsonValue) -> tuple[Hit, ...]:
+    # The SDK types the list as a single object. Accept both.
+    match value:
+        case [*entries]:
+            return tuple(map(_parse_hit, entries))
+        case {**entry}:
+            return (_parse_hit(entry),)
+        case _:
+            return ()
+
+
+def _parse_hit(value: JsonValue) -> Hit:
+    """Parse a hit; every field may be missing."""
+    entry = value if isinstance(value, dict) else {}
+    names = ("title", "link", "media", "publish_date", "content")
+    values = (entry.get(name) for name in names)
+    title, url, source, date, snippet = (
+        value.strip() if isinstance(value, str) else "" for value in values
     )
-
-
-def _string_field(entry: JsonObject, name: str) -> str:
-    value = entry.get(name)
-    return value.strip() if isinstance(value, str) else ""
+    return Hit(title, url, source, date or None, snippet or None)

@@ -4,119 +4,211 @@ The metadata is reliable evidence: it is separate from the text, so the model ca
 """
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.json_values import JsonValue
 from gemini_cli_mcp.types import GroundingSupport, RecordedFetch, RecordedSearch, Source
 
-CitationOffsets = dict[int, list[tuple[int, Source]]]
-"""Maps the byte offset at which a supported passage ends to its numbered sources."""
+
+@dataclass(frozen=True)
+class _Support:
+    """A passage of the answer and the sources that support it."""
+
+    text: str
+    end: int | None
+    """Byte offset in the joined text at which the passage ends, if known."""
+    chunks: tuple[int, ...]
+    """Keys of the sources."""
 
 
-def first_candidate(response: JsonObject) -> JsonObject:
-    """Return the response's first candidate; there is never more than one."""
-    return object_or_empty(next(iter(list_or_empty(response.get("candidates"))), None))
+@dataclass(frozen=True)
+class GroundedCandidate:
+    """One answer of the API, with what it is based on."""
+
+    texts: tuple[str, ...] = ()
+    """The text of each part; empty for a thought."""
+    thoughts: str = ""
+    finish_reason: str = ""
+    sources: Mapping[int, Source] = field(default_factory=dict[int, Source])
+    """The web pages among the grounding chunks, keyed by chunk index."""
+    google_queries: tuple[str, ...] = ()
+    fetches: tuple[RecordedFetch, ...] = ()
+    """The pages that the API retrieved or failed to retrieve."""
+    search_suggestions_html: str | None = None
+    _supports: tuple[_Support, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def citations(self) -> dict[int, dict[int, Source]]:
+        """Return the sources cited at each byte offset of the text, numbered from 1."""
+        numbers = {chunk: number for number, chunk in enumerate(self.sources, 1)}
+        cited: dict[int, dict[int, Source]] = {}
+        for support in self._supports:
+            if support.end is not None:
+                cited.setdefault(support.end, {}).update(
+                    (numbers[chunk], self.sources[chunk]) for chunk in support.chunks
+                )
+        return cited
+
+    def recorded_search(self, query: str = "") -> RecordedSearch:
+        """Return the search behind the answer; without sources it found nothing."""
+        supports = (
+            GroundingSupport(
+                support.text, tuple(self.sources[chunk].url for chunk in support.chunks)
+            )
+            for support in self._supports
+            if support.chunks
+        )
+        return RecordedSearch(
+            query,
+            None,
+            tuple(self.sources.values()),
+            insert_marks(self.text, number_marks(self)) if self.sources else "",
+            self.google_queries,
+            tuple(supports),
+        )
 
 
-def part_texts(candidate: JsonObject) -> tuple[list[str], str]:
-    """Return the text of each part, and all thoughts joined.
-
-    A thought has an empty text in the list, so that part indices stay valid.
-    """
-    parts = [
-        object_or_empty(part)
-        for part in list_or_empty(object_or_empty(candidate.get("content")).get("parts"))
-    ]
-    all_texts = [str(part.get("text") or "") for part in parts]
-    thoughts = [text for text, part in zip(all_texts, parts, strict=True) if part.get("thought")]
-    texts = [
-        "" if part.get("thought") else text for text, part in zip(all_texts, parts, strict=True)
-    ]
-    return texts, "".join(thoughts)
-
-
-def recorded_search(candidate: JsonObject, query: str = "") -> RecordedSearch:
-    """Return the search behind a candidate; without sources it found nothing."""
-    grounding = object_or_empty(candidate.get("groundingMetadata"))
-    texts, _ = part_texts(candidate)
-    sources = web_sources(grounding)
-    marks = {
-        end: "".join(f"[{number}]" for number, _ in cited)
-        for end, cited in citation_offsets(grounding, texts, sources).items()
-    }
-    return RecordedSearch(
-        query,
-        None,
-        tuple(sources.values()),
-        insert_marks("".join(texts), marks) if sources else "",
-        tuple(map(str, list_or_empty(grounding.get("webSearchQueries")))),
-        tuple(_iter_supports(grounding, sources)),
-    )
-
-
-def web_sources(grounding: JsonObject) -> dict[int, Source]:
-    """Return the web pages among the grounding chunks, keyed by chunk index."""
-    chunks = [object_or_empty(chunk) for chunk in list_or_empty(grounding.get("groundingChunks"))]
-    webs = {index: object_or_empty(chunk.get("web")) for index, chunk in enumerate(chunks)}
+def number_marks(candidate: GroundedCandidate) -> dict[int, str]:
+    """Return the marks such as `[1][2]` of a candidate's citations, by byte offset."""
     return {
-        index: Source(str(web["uri"]), str(web.get("title") or web.get("domain") or ""))
-        for index, web in webs.items()
-        if str(web.get("uri", "")).startswith(("https://", "http://"))
+        end: "".join(f"[{number}]" for number in cited)
+        for end, cited in candidate.citations().items()
     }
 
 
-def citation_offsets(
-    grounding: JsonObject, texts: list[str], sources: dict[int, Source]
-) -> CitationOffsets:
-    """Return where each supported passage ends in the joined text; sources are numbered from 1.
+def insert_marks(
+    text: str, marks: Mapping[int, str], is_valid: Callable[[str], bool] | None = None
+) -> str:
+    """Insert each mark at its byte offset, never inside a character.
 
-    The API gives offsets in bytes within one part of the answer.
+    With `is_valid`, a mark that would make the text invalid is skipped.
     """
-    numbers = {index: number for number, index in enumerate(sources, 1)}
-    sizes = [len(text.encode()) for text in texts]
-    offsets: CitationOffsets = {}
-    for support in map(object_or_empty, list_or_empty(grounding.get("groundingSupports"))):
-        segment = object_or_empty(support.get("segment"))
-        end, part = segment.get("endIndex"), segment.get("partIndex") or 0
-        if not isinstance(end, int) or not isinstance(part, int):
-            continue
-        citations = offsets.setdefault(sum(sizes[:part]) + end, [])
-        for index in _source_indices(support, sources):
-            citation = numbers[index], sources[index]
-            citations += [citation] if citation not in citations else []
-    return offsets
-
-
-def insert_marks(text: str, marks: dict[int, str]) -> str:
-    """Insert each mark at its byte offset, never inside a character."""
     raw = text.encode()
     boundaries = [index for index, byte in enumerate(raw) if byte & 0xC0 != 0x80] + [len(raw)]
     for end in sorted(marks, reverse=True):
-        offset = boundaries[min(bisect.bisect_left(boundaries, end), len(boundaries) - 1)]
-        if 0 < end <= len(raw):
-            raw = raw[:offset] + marks[end].encode() + raw[offset:]
+        if not 0 < end <= len(raw):
+            continue
+        offset = boundaries[bisect.bisect_left(boundaries, end)]
+        updated = raw[:offset] + marks[end].encode() + raw[offset:]
+        if is_valid is None or is_valid(updated.decode(errors="replace")):
+            raw = updated
     return raw.decode(errors="replace")
 
 
-def recorded_fetches(candidate: JsonObject) -> tuple[RecordedFetch, ...]:
-    """Return the pages that the API retrieved or failed to retrieve."""
-    metadata = object_or_empty(candidate.get("urlContextMetadata") or {})
-    return tuple(
-        RecordedFetch(pages=(Source(str(page.get("retrievedUrl", "")), ""),))
-        if str(page.get("urlRetrievalStatus")).endswith("SUCCESS")
-        else RecordedFetch(error=str(page.get("urlRetrievalStatus")))
-        for page in map(object_or_empty, list_or_empty(metadata.get("urlMetadata")))
+def parse_candidate(response: JsonValue) -> GroundedCandidate | None:
+    """Parse the first candidate of a response, the only one; None if there is none."""
+    match response:
+        case {"candidates": [{**candidate}, *_]} if candidate:
+            pass
+        case _:
+            return None
+    parts = _parse_parts(candidate.get("content"))
+    texts = tuple("" if is_thought else text for text, is_thought in parts)
+    thoughts = "".join(text for text, is_thought in parts if is_thought)
+    finish_reason = _string(candidate.get("finishReason"))
+    fetches = _parse_fetches(candidate.get("urlContextMetadata"))
+    match candidate.get("groundingMetadata"):
+        case {**grounding}:
+            pass
+        case _:
+            return GroundedCandidate(texts, thoughts, finish_reason, fetches=fetches)
+    sources = _parse_sources(_objects(grounding.get("groundingChunks")))
+    queries = grounding.get("webSearchQueries")
+    return GroundedCandidate(
+        texts,
+        thoughts,
+        finish_reason,
+        sources,
+        tuple(map(str, queries)) if isinstance(queries, list) else (),
+        fetches,
+        _parse_suggestions(grounding.get("searchEntryPoint")),
+        _parse_supports(_objects(grounding.get("groundingSupports")), texts, sources),
     )
 
 
-def _iter_supports(grounding: JsonObject, sources: dict[int, Source]) -> Iterator[GroundingSupport]:
-    for support in map(object_or_empty, list_or_empty(grounding.get("groundingSupports"))):
-        text = str(object_or_empty(support.get("segment")).get("text") or "")
-        urls = tuple(sources[index].url for index in _source_indices(support, sources))
-        if urls:
-            yield GroundingSupport(text, urls)
+def _parse_parts(content: JsonValue) -> list[tuple[str, bool]]:
+    """Return the text of each part, and whether it is a thought."""
+    match content:
+        case {"parts": parts}:
+            return [
+                (_string(part.get("text")), bool(part.get("thought"))) for part in _objects(parts)
+            ]
+        case _:
+            return []
 
 
-def _source_indices(support: JsonObject, sources: dict[int, Source]) -> list[int]:
-    indices = list_or_empty(support.get("groundingChunkIndices"))
-    return [index for index in indices if isinstance(index, int) and index in sources]
+def _parse_sources(chunks: list[dict[str, JsonValue]]) -> dict[int, Source]:
+    sources: dict[int, Source] = {}
+    for index, chunk in enumerate(chunks):
+        match chunk:
+            case {"web": {"uri": str(url), **web}} if url.startswith(("https://", "http://")):
+                title = _string(web.get("title")) or _string(web.get("domain"))
+                sources[index] = Source(url, title)
+            case _:
+                pass
+    return sources
+
+
+def _parse_supports(
+    supports: list[dict[str, JsonValue]], texts: tuple[str, ...], sources: Mapping[int, Source]
+) -> tuple[_Support, ...]:
+    sizes = [len(text.encode()) for text in texts]
+    return tuple(_parse_support(support, sizes, sources) for support in supports)
+
+
+def _parse_support(
+    support: dict[str, JsonValue], part_sizes: list[int], sources: Mapping[int, Source]
+) -> _Support:
+    """Parse a support; the API gives its end as an offset in bytes within one part."""
+    match support.get("segment"):
+        case {"endIndex": int(end_in_part), **segment}:
+            part = segment.get("partIndex") or 0
+            end = sum(part_sizes[:part]) + end_in_part if isinstance(part, int) else None
+        case {**segment}:
+            end = None
+        case _:
+            segment, end = {}, None
+    indices = support.get("groundingChunkIndices")
+    chunks = tuple(
+        index
+        for index in (indices if isinstance(indices, list) else [])
+        if isinstance(index, int) and index in sources
+    )
+    return _Support(_string(segment.get("text")), end, chunks)
+
+
+def _parse_suggestions(entry_point: JsonValue) -> str | None:
+    match entry_point:
+        case {"renderedContent": str(html)} if html:
+            return html
+        case _:
+            return None
+
+
+def _parse_fetches(metadata: JsonValue) -> tuple[RecordedFetch, ...]:
+    match metadata:
+        case {"urlMetadata": pages}:
+            return tuple(map(_parse_fetch, _objects(pages)))
+        case _:
+            return ()
+
+
+def _parse_fetch(page: dict[str, JsonValue]) -> RecordedFetch:
+    status = str(page.get("urlRetrievalStatus"))
+    if not status.endswith("SUCCESS"):
+        return RecordedFetch(error=status)
+    return RecordedFetch(pages=(Source(_string(page.get("retrievedUrl")), ""),))
+
+
+def _objects(value: JsonValue) -> list[dict[str, JsonValue]]:
+    """Return the list with an empty object for each item that is not one: indices stay valid."""
+    items = value if isinstance(value, list) else []
+    return [item if isinstance(item, dict) else {} for item in items]
+
+
+def _string(value: JsonValue) -> str:
+    return value if isinstance(value, str) else ""

@@ -52,13 +52,10 @@ class QuotaBreakers:
             return
         remaining = breaker.until - time.monotonic()
         if remaining > 0 or breaker.probing:
-            raise type(breaker.error)(
+            delay = max(remaining, PROBE_RETRY_AFTER if breaker.probing else 1.0)
+            raise breaker.error.for_another_call(
                 f"{breaker.error.message} No run was started because Google asked to wait.",
-                hint=breaker.error.next_step,
-                retry_after_s=math.ceil(
-                    10 * max(remaining, PROBE_RETRY_AFTER if breaker.probing else 1.0)
-                )
-                / 10,
+                math.ceil(10 * delay) / 10,
             )
 
     @contextmanager
@@ -99,7 +96,7 @@ class QuotaBreakers:
         if delay is None:
             if isinstance(error, RateLimited):
                 return  # the retry loop already waits a little
-            delay = min(INITIAL_DELAY * 2 ** (refusals - 1), MAX_DELAY)
+            delay = min(INITIAL_DELAY * 2.0 ** (refusals - 1), MAX_DELAY)
         logger.warning("%s: not starting runs for %.0f s", error.code, delay)
         self._open[key] = _OpenBreaker(error, time.monotonic() + delay, refusals)
 

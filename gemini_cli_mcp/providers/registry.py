@@ -3,15 +3,18 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+import anyio
+
 from gemini_cli_mcp.errors import GeminiMcpError, NotSignedIn
 from gemini_cli_mcp.process import child
 from gemini_cli_mcp.providers.antigravity.binary import find_agy
-from gemini_cli_mcp.providers.base import GroundingOptions, Provider
+from gemini_cli_mcp.providers.base import Provider
 from gemini_cli_mcp.providers.gemini.binary import find_gemini
-from gemini_cli_mcp.providers.gemini.home import is_cli_variable, is_signed_in
+from gemini_cli_mcp.providers.gemini.home import Profile, search_profile
+from gemini_cli_mcp.providers.gemini.sign_ins import is_cli_variable, is_signed_in
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
-from gemini_cli_mcp.settings.engines_file import FAMILY_BY_PROVIDER, Family
+from gemini_cli_mcp.settings.engines import FAMILY_BY_PROVIDER, Family
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
@@ -43,15 +46,19 @@ class ProviderRegistry:
     @cached_property
     def configured(self) -> list[Provider]:
         """The providers listed in GEMINI_MCP_PROVIDERS, in that order."""
+        profile = search_profile(self._settings.model) if self._warm else None
         return [
-            self.create(FAMILY_BY_PROVIDER[name], self._environ, warm=self._warm)
+            self.create(FAMILY_BY_PROVIDER[name], self._environ, profile)
             for name in self._settings.providers
         ]
 
     def create(
-        self, family: Family, environ: Mapping[str, str], *, warm: bool | GroundingOptions = False
+        self, family: Family, environ: Mapping[str, str], pooled_profile: Profile | None = None
     ) -> Provider:
-        """Create the provider of a family with this environment."""
+        """Create the provider of a family with this environment.
+
+        With `pooled_profile`, the gemini CLI keeps processes ready for runs with this profile.
+        """
         match family:
             case "gemini-api":
                 from gemini_cli_mcp.providers.gemini_api import GeminiApiProvider
@@ -67,7 +74,12 @@ class ProviderRegistry:
                 from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 
                 return GeminiCliProvider(
-                    self._settings, self._workspace, environ, self.limiter, self.breakers, warm=warm
+                    self._settings,
+                    self._workspace,
+                    environ,
+                    self.limiter,
+                    self.breakers,
+                    pooled_profile=pooled_profile,
                 )
 
     @property
@@ -103,9 +115,10 @@ class ProviderRegistry:
         """Run the ACP pools of these providers (default: the configured ones) until cancelled."""
         from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 
-        for provider in self.configured if providers is None else providers:
-            if isinstance(provider, GeminiCliProvider):
-                await provider.run_pool()
+        async with anyio.create_task_group() as tasks:
+            for provider in self.configured if providers is None else providers:
+                if isinstance(provider, GeminiCliProvider):
+                    tasks.start_soon(provider.run_pool)
 
 
 def without_account_keys(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

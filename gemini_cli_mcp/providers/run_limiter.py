@@ -15,21 +15,17 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
+from weakref import WeakSet
 
-from gemini_cli_mcp.current_owner import CURRENT_OWNER
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import Busy
-from gemini_cli_mcp.types import ProgressCallback
 
 INITIAL_RUN_ESTIMATE = 20.0
 """Assumed duration of a run, in seconds, until one has ended."""
 MAX_RETRY_AFTER = 300.0
 """Maximum `retry_after_s` of a refusal, in seconds."""
-
-_admitted: ContextVar[bool] = ContextVar("_admitted", default=False)
-"""Whether the current call has already had a slot."""
 
 
 class Slot(Protocol):
@@ -51,11 +47,11 @@ class _DedicatedSlot:
 
 
 @dataclass(eq=False)
-class _Waiter(Generic[S]):
-    find_slot: FindSlot[S] | None
+class _Waiter:
+    find_slot: FindSlot[Slot] | None
     admitted: bool
     owner: str
-    grant: "asyncio.Future[S | _DedicatedSlot]"
+    grant: "asyncio.Future[Slot | _DedicatedSlot]"
 
 
 class RunLimiter:
@@ -64,12 +60,14 @@ class RunLimiter:
     def __init__(self, max_processes: int, max_waiting: int) -> None:
         self._free_processes = max_processes
         self._max_waiting = max_waiting
-        self._waiters: list[_Waiter[Any]] = []
+        self._waiters: list[_Waiter] = []
         self._running: Counter[str] = Counter()
-        """Number of runs per owner."""
+        """Number of runs per owner, without owners that have none."""
         self._last_granted: dict[str, int] = {}
-        """Sequence number of the last slot granted to each owner."""
+        """Sequence number of the last slot granted to each owner that has runs or waits."""
         self._slots_granted = 0
+        self._admitted: WeakSet[CallContext] = WeakSet()
+        """Calls that have already had a slot."""
         self._run_estimate = INITIAL_RUN_ESTIMATE
 
     @property
@@ -82,19 +80,24 @@ class RunLimiter:
         """Number of calls that wait for a slot."""
         return len(self._pending_waiters())
 
+    @property
+    def owner_count(self) -> int:
+        """Number of owners that the limiter keeps counters for."""
+        return len(self._running.keys() | self._last_granted.keys())
+
     @contextlib.asynccontextmanager
     async def acquire(
-        self, progress: ProgressCallback, find_slot: FindSlot[S] | None = None
+        self, context: CallContext, find_slot: FindSlot[S] | None = None
     ) -> AsyncGenerator[S | None]:
         """Hold a slot for one run: yield a shared slot, or None for a dedicated process."""
-        owner = CURRENT_OWNER.get()
-        slot = await self._acquire(progress, find_slot, owner)
+        slot = await self._acquire(context, find_slot)
         started = time.monotonic()
         try:
-            yield None if isinstance(slot, _DedicatedSlot) else slot
+            # A shared slot is always one that `find_slot` returned.
+            yield None if isinstance(slot, _DedicatedSlot) else cast("S", slot)
         finally:
             self._run_estimate += (time.monotonic() - started - self._run_estimate) / 8
-            self._release(slot, owner)
+            self._release(slot, context.owner)
 
     def dispatch(self) -> None:
         """Grant free slots to waiting calls."""
@@ -112,30 +115,30 @@ class RunLimiter:
                 return
 
     async def _acquire(
-        self, progress: ProgressCallback, find_slot: FindSlot[S] | None, owner: str
-    ) -> "S | _DedicatedSlot":
+        self, context: CallContext, find_slot: FindSlot[Slot] | None
+    ) -> Slot | _DedicatedSlot:
         # Waiting calls take precedence for dedicated processes, but not for shared slots.
         slot = (
             (find_slot and find_slot()) if self._pending_waiters() else self._free_slot(find_slot)
         )
         if slot:
-            self._record_grant(owner)
+            self._record_grant(context.owner)
         else:
-            self._ensure_queue_space(owner)
-            slot = await self._wait_for_slot(progress, find_slot, owner)
-        _admitted.set(True)
+            self._ensure_queue_space(context)
+            slot = await self._wait_for_slot(context, find_slot)
+        self._admitted.add(context.root)
         return slot
 
-    def _free_slot(self, find_slot: FindSlot[S] | None) -> "S | _DedicatedSlot | None":
+    def _free_slot(self, find_slot: FindSlot[Slot] | None) -> Slot | _DedicatedSlot | None:
         """Acquire a slot that is free now, if there is one."""
         return self._acquire_dedicated() or (find_slot() if find_slot else None)
 
     async def _wait_for_slot(
-        self, progress: ProgressCallback, find_slot: FindSlot[S] | None, owner: str
-    ) -> "S | _DedicatedSlot":
-        progress("waiting for other searches to finish")
-        grant: asyncio.Future[S | _DedicatedSlot] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(find_slot, _admitted.get(), owner, grant)
+        self, context: CallContext, find_slot: FindSlot[Slot] | None
+    ) -> Slot | _DedicatedSlot:
+        context.progress("waiting for other searches to finish")
+        grant: asyncio.Future[Slot | _DedicatedSlot] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(find_slot, context.root in self._admitted, context.owner, grant)
         self._waiters.append(waiter)
         try:
             return await grant
@@ -143,10 +146,10 @@ class RunLimiter:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif grant.done() and not grant.cancelled() and not grant.exception():
-                self._release(grant.result(), owner)  # granted just before the cancellation
+                self._release(grant.result(), context.owner)  # granted just before the cancellation
             raise
 
-    def _waiters_by_priority(self) -> list[_Waiter[Any]]:
+    def _waiters_by_priority(self) -> list[_Waiter]:
         """Return the pending waiters, next one first."""
         return sorted(
             self._pending_waiters(),
@@ -158,7 +161,7 @@ class RunLimiter:
             ),
         )
 
-    def _pending_waiters(self) -> list[_Waiter[Any]]:
+    def _pending_waiters(self) -> list[_Waiter]:
         """Return the waiters, except those cancelled but not yet removed."""
         return [waiter for waiter in self._waiters if not waiter.grant.done()]
 
@@ -175,16 +178,21 @@ class RunLimiter:
 
     def _release(self, slot: Slot | _DedicatedSlot, owner: str) -> None:
         self._running[owner] -= 1
+        if not self._running[owner]:
+            del self._running[owner]
         if isinstance(slot, _DedicatedSlot):
             self._free_processes += 1
         else:
             slot.release()
         self.dispatch()
+        if not self._pending_waiters():
+            # While calls wait, the order of past grants decides whose turn it is.
+            self._last_granted = {name: self._last_granted[name] for name in self._running}
 
-    def _ensure_queue_space(self, owner: str) -> None:
+    def _ensure_queue_space(self, context: CallContext) -> None:
         """Refuse the call if the queue is full, unless it can replace a call of a busier owner."""
         waiting = self._pending_waiters()
-        if len(waiting) < self._max_waiting or _admitted.get():
+        if len(waiting) < self._max_waiting or context.root in self._admitted:
             return
         batches = (len(waiting) + 1) / max(1, self.running)
         busy = Busy(
@@ -202,7 +210,10 @@ class RunLimiter:
             key=lambda waiter: (waiting_by_owner[waiter.owner], waiting.index(waiter)),
             default=None,
         )
-        if evicted is None or waiting_by_owner[evicted.owner] <= waiting_by_owner[owner] + 1:
+        if (
+            evicted is None
+            or waiting_by_owner[evicted.owner] <= waiting_by_owner[context.owner] + 1
+        ):
             raise busy
         self._waiters.remove(evicted)
         evicted.grant.set_exception(busy)

@@ -6,11 +6,10 @@ copied unchanged.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
-
-import anyio.to_thread
 
 from gemini_cli_mcp.errors import ExecutionFailed
 from gemini_cli_mcp.providers.base import Reply
@@ -33,17 +32,27 @@ _FRAGMENT = re.compile(r"#[\w%.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
+class CitationCounts:
+    """Number of distinct URLs in a report, in all and by status."""
+
+    total: int
+    seen: int
+    domain: int
+    unseen: int
+
+
+@dataclass(frozen=True)
 class CheckedReport:
     """A report that passed the citation gate, and the status of its links."""
 
     text: str
-    citations: dict[str, int] | None
-    """Number of distinct URLs: total, seen, domain, unseen. None if there was no ledger."""
+    citations: CitationCounts | None
+    """None if there was no ledger."""
 
     @property
     def has_unseen(self) -> bool:
         """Whether the report may rely on an unseen link, from this round or an earlier one."""
-        unseen = self.citations and self.citations["unseen"]
+        unseen = self.citations and self.citations.unseen
         return bool(unseen) or UNVERIFIED_MARK[1:-1] in self.text.lower()
 
 
@@ -76,14 +85,14 @@ class LedgerLinkPolicy:
         return self._host_cache[name]
 
 
-async def check_report(report: str, replies: Sequence[Reply]) -> CheckedReport:
-    """Check the report against the ledger of these runs; without one, return it unchanged."""
+def check_report(report: str, replies: Sequence[Reply]) -> CheckedReport:
+    """Check the report against the ledger of these runs; without one, return it unchanged.
+
+    Call it in a worker thread: a hostile report must not block the event loop.
+    """
     if all(reply.evidence != "ledger" for reply in replies):
         return CheckedReport(report, None)
-    # In a worker thread: a hostile report must not block the event loop.
-    checked = await anyio.to_thread.run_sync(
-        check_citations, report, Ledger.from_replies(*replies), abandon_on_cancel=True
-    )
+    checked = check_citations(report, Ledger.from_replies(*replies))
     if not checked.text.strip():
         raise ExecutionFailed("The report contained only links that are not in the search record.")
     return checked
@@ -104,7 +113,8 @@ def check_citations(report: str, ledger: Ledger) -> CheckedReport:
         )
     policy = LedgerLinkPolicy(ledger.link_status)
     text = rewrite_links(report, policy, UNVERIFIED_MARK)
-    counts: dict[str, int] = dict.fromkeys(("seen", "domain", "unseen"), 0)
-    for status in policy.statuses.values():
-        counts[status] += 1
-    return CheckedReport(text, {"total": len(policy.statuses), **counts})
+    counts = Counter(policy.statuses.values())
+    citations = CitationCounts(
+        len(policy.statuses), counts["seen"], counts["domain"], counts["unseen"]
+    )
+    return CheckedReport(text, citations)

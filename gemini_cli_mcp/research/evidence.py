@@ -192,7 +192,8 @@ def _may_redirect(url: str, host: str, sites: frozenset[str]) -> bool:
     if not any(host == archive or host.endswith(f".{archive}") for archive in _ARCHIVES):
         # Unquote twice: redirect targets are often double-encoded.
         decoded = unquote(unquote(f"{parts.path}?{parts.query}"))
-        targets = {url_host(f"https://{name}") for name in _EMBEDDED_HOST.findall(decoded)}
+        matches = _EMBEDDED_HOST.finditer(decoded)
+        targets = {url_host(f"https://{match[1]}") for match in matches}
         if any(not any(_is_on_site(target, site) for site in sites) for target in targets):
             return True
     # Google's own domains host redirectors and user content.

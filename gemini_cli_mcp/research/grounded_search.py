@@ -4,13 +4,13 @@ The result contains only the text and sources of the search itself. A reply with
 not an answer: the search is repeated once, then fails with NOT_GROUNDED.
 """
 
-import logging
 import re
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
 
-import anyio
+from anyio import to_thread
 
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import (
     ExecutionFailed,
     GeminiMcpError,
@@ -18,97 +18,67 @@ from gemini_cli_mcp.errors import (
     NoProvider,
     NotGrounded,
     NotSignedIn,
-    TimedOut,
 )
-from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.providers.base import GroundingOptions, Provider, Reply
-from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.research.citation_gate import check_report, check_text
 from gemini_cli_mcp.research.evidence import Ledger, source_domain
-from gemini_cli_mcp.research.fallback import first_success
-from gemini_cli_mcp.research.question import json_type_name, parse_query
+from gemini_cli_mcp.research.model_answer import first_search_error
+from gemini_cli_mcp.research.requests import GroundedSearchRequest
 from gemini_cli_mcp.research.researcher import Researcher
-from gemini_cli_mcp.research.retry import Sleep, with_retries
-from gemini_cli_mcp.sanitize import markdown_link, replace_unsafe_chars
-from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import THINKING_TOKENS, ProgressCallback, RecordedSearch
-
-logger = logging.getLogger(__name__)
-
+from gemini_cli_mcp.research.results import GroundedResult
+from gemini_cli_mcp.research.retry import Sleep, first_success, with_retries
+from gemini_cli_mcp.sanitize import markdown_link
+from gemini_cli_mcp.types import RecordedSearch
 
 MAX_TEXT_CHARS = 40_000
 """Maximum characters of a search's own text; longer text is not a single answer."""
 
-_MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.:-]{0,99}", re.ASCII)
 _HEADING = re.compile(r"^(\s{0,3})(#{1,6}\s)")
 _FENCE = re.compile(r"`{3,}")
 
 
 async def grounded_search(
-    researcher: Researcher,
-    settings: Settings,
-    query: object,
-    model: object = None,
-    thinking: object = None,
-    include_thoughts: object = None,
-    *,
-    progress: ProgressCallback,
-) -> JsonObject:
-    """Search and return the success result; raise on failure."""
-    question = parse_query(query)
-    options = _parse_options(settings, model, thinking, include_thoughts)
+    request: GroundedSearchRequest, context: CallContext, researcher: Researcher
+) -> GroundedResult:
+    """Search once and return the grounded answer; raise GeminiMcpError on failure."""
     started = time.monotonic()
+    options = request.options
 
-    async def attempt(provider: Provider) -> tuple[Provider, Reply]:
+    async def attempt(provider: Provider, part: CallContext) -> tuple[Provider, Reply]:
         if options.include_thoughts and not provider.supports_thoughts:
             name = provider.name
             raise InvalidInput(f"`include_thoughts` is not supported by {name}; use `api`.")
-        return provider, await ask_until_grounded(
-            provider, question, options, progress, researcher.sleep
+        reply = await ask_until_grounded(
+            provider, request.question, options, part, researcher.sleep
         )
+        return provider, reply
 
-    try:
-        with anyio.fail_after(settings.timeout):
-            (provider, reply), fallbacks = await first_success(researcher.providers, attempt)
-    except TimeoutError:
-        raise TimedOut(f"There was no answer within {settings.timeout:g} s.") from None
+    with context.enforce():
+        (provider, reply), fallbacks = await first_success(researcher.providers, context, attempt)
     # Use one search only: the citation marks of several would not match a single source list.
     search = next(search for search in reply.searches if search.sources)
-    text = (await check_report(search.text[:MAX_TEXT_CHARS], [reply])).text
+    # In a worker thread: a hostile text must not block the event loop.
+    checked = await to_thread.run_sync(
+        check_report, search.text[:MAX_TEXT_CHARS], [reply], abandon_on_cancel=True
+    )
     # Searches of one API request belong together; a CLI's other searches returned nothing here.
     ledger = Ledger((search, *(s for s in reply.searches if not s.sources and not s.error)), ())
-    queries_used = ledger.queries or [question]
-    metadata: JsonObject = {
-        "provider": provider.name,
-        "model": reply.model or options.model,
-        "thinking": options.thinking,
-        "duration_ms": round((time.monotonic() - started) * 1000),
-        "query": question,
-        "usage": asdict(reply.usage) if reply.usage else None,
-    }
-    if fallbacks:
-        metadata["fallback"] = fallbacks
-    result: JsonObject = {
-        "success": True,
-        "result": _result_markdown(
-            search, text, [check_text(" ".join(q.split()), [reply]) for q in queries_used]
-        ),
-        "sources": [
-            {
-                "title": source.title or source_domain(source),
-                "url": source.url,
-                "domain": source_domain(source),
-            }
-            for source in search.sources
-        ],
-        "search_queries": queries_used,
-        "metadata": metadata,
-    }
-    if reply.thoughts:
-        result["thoughts"] = reply.thoughts
-    if reply.search_suggestions_html:
-        result["search_suggestions"] = reply.search_suggestions_html
-    return result
+    queries = ledger.queries or [request.question]
+    shown_queries = [check_text(" ".join(query.split()), [reply]) for query in queries]
+    return GroundedResult(
+        text=_result_markdown(search, checked.text, shown_queries),
+        sources=search.sources,
+        queries=tuple(queries),
+        provider=provider.name,
+        model=reply.model or options.model,
+        thinking=options.thinking,
+        duration=time.monotonic() - started,
+        question=request.question,
+        usage=reply.usage,
+        fallbacks=fallbacks,
+        thoughts=reply.thoughts,
+        suggestions_html=reply.search_suggestions_html,
+    )
 
 
 def error_markdown(error: GeminiMcpError) -> str:
@@ -135,27 +105,11 @@ def _retry_advice(error: GeminiMcpError) -> str:
     return "Try again." if error.retryable else ""
 
 
-def _parse_options(
-    settings: Settings, model: object, thinking: object, include_thoughts: object
-) -> GroundingOptions:
-    name = settings.grounded_model if model is None else model
-    level = settings.grounded_thinking if thinking is None else thinking
-    if not isinstance(name, str) or not _MODEL_NAME.fullmatch(name):
-        raise InvalidInput("`model` must be a valid model name.")
-    if level not in THINKING_TOKENS:
-        raise InvalidInput(f"`thinking` must be one of {', '.join(THINKING_TOKENS)}.")
-    if include_thoughts is not None and not isinstance(include_thoughts, bool):
-        raise InvalidInput(
-            f"`include_thoughts` must be true or false, not {json_type_name(include_thoughts)}."
-        )
-    return GroundingOptions(name, level, bool(include_thoughts))
-
-
 async def ask_until_grounded(
     provider: Provider,
     question: str,
     options: GroundingOptions,
-    progress: ProgressCallback,
+    context: CallContext,
     sleep: Sleep,
 ) -> Reply:
     """Return a reply with sources; retry transient errors, and once if there are no sources."""
@@ -164,28 +118,28 @@ async def ask_until_grounded(
     async def attempt() -> Reply:
         nonlocal ungrounded_count
         while True:
-            reply = await provider.grounded_search(question, options, progress)
+            reply = await provider.grounded_search(question, options, context)
             ledger = Ledger.from_replies(reply)
             if ledger.has_sources:
                 return reply
             if ledger.every_search_failed:
-                reason = check_text(
-                    replace_unsafe_chars(redact(ledger.errors[0][:2000]))[:300], [reply]
-                )
-                if re.search(r"\b(?:thinking|budget)\b.*\binvalid\b", reason, re.IGNORECASE):
-                    raise InvalidInput(
-                        f"This model does not accept the value of `thinking`: {reason}"
-                    )
-                raise ExecutionFailed(f"The web search failed: {reason}")
+                raise _failed_search_error(ledger, reply)
             ungrounded_count += 1
             if ungrounded_count > 1:
                 raise NotGrounded("The search was tried twice and returned no sources.")
-            progress("no sources found; searching again")
+            context.progress("no sources found; searching again")
 
-    return await with_retries(attempt, sleep)
+    return await with_retries(attempt, context, sleep)
 
 
-def _result_markdown(search: RecordedSearch, text: str, queries: list[str]) -> str:
+def _failed_search_error(ledger: Ledger, reply: Reply) -> GeminiMcpError:
+    reason = first_search_error(ledger, [reply])
+    if re.search(r"\b(?:thinking|budget)\b.*\binvalid\b", reason, re.IGNORECASE):
+        return InvalidInput(f"This model does not accept the value of `thinking`: {reason}")
+    return ExecutionFailed(f"The web search failed: {reason}")
+
+
+def _result_markdown(search: RecordedSearch, text: str, queries: Sequence[str]) -> str:
     source_lines = [
         f"- {markdown_link(source.title or domain, source.url)} ({domain})"
         for source in search.sources

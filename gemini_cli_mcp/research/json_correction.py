@@ -3,9 +3,9 @@
 import re
 
 from gemini_cli_mcp import prompts
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import ExecutionFailed
 from gemini_cli_mcp.providers.base import Provider, Reply
-from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
 
 # The gemini CLI truncates a file it reads to 2,000 lines and each line to 2,000 UTF-16 units.
@@ -18,14 +18,14 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|.)")
 
 
 async def correct(
-    provider: Provider, workspace: Workspace, invalid_output: str, progress: ProgressCallback
+    provider: Provider, workspace: Workspace, invalid_output: str, context: CallContext
 ) -> Reply:
     """Ask the provider to correct invalid output, which it receives in full."""
     with workspace.invalid_output_file(wrap_for_cli(invalid_output)) as file:
         prompt = prompts.render(
             "correction-prompt", path=str(file), name=file.name, line_length=str(MAX_LINE_CHARS)
         )
-        return await provider.ask(prompt, progress, file)
+        return await provider.ask(prompt, context, file)
 
 
 def wrap_for_cli(text: str) -> str:
@@ -61,7 +61,7 @@ def word_overlap(report: str, invalid_output: str) -> float:
 
 
 def _words(text: str) -> list[str]:
-    return [word.casefold() for word in _WORD.findall(text)]
+    return [match[0].casefold() for match in _WORD.finditer(text)]
 
 
 def _unescape(match: re.Match[str]) -> str:

@@ -11,15 +11,21 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar, cast
 
 from gemini_cli_mcp.json_values import JsonObject, object_or_empty
-from gemini_cli_mcp.redaction import sanitize_json
+from gemini_cli_mcp.research.json_scanner import (
+    MAX_DEPTH,
+    STRING_OR_BRACKET,
+    find_answer_spans,
+    find_objects,
+)
+from gemini_cli_mcp.sanitize import sanitize_json
 
-MatchSchema = Callable[[JsonObject], JsonObject | None]
-"""Returns the object in its final form if it is an answer, else None."""
+T = TypeVar("T")
+ParseAnswer = Callable[[JsonObject], T | None]
+"""Returns the typed answer, or None if the object is not an answer."""
 
-MAX_DEPTH = 64
 MIN_OBJECT_CHARS = 16
 """Characters of `{"success":true}`; anything shorter cannot be an answer."""
 MAX_REPAIR_CHARS = 256 << 10
@@ -30,66 +36,64 @@ in these. 50 kB of `{"a" ` took 80 s; this limit takes about 2 s."""
 MIN_KEPT_RATIO = 0.8
 """Minimum share of the text that a repair must keep: json-repair drops what it cannot place."""
 
-_OBJECT_START = re.compile(r'\{\s*+"')
-_TOKEN = re.compile(r'\s*+(?:("(?>[^"\\]++|\\.)*+")|([{}\[\]:,])|([-+.\w]++))', re.DOTALL)
 _CLOSING_FENCE = re.compile(r"```[\w-]*\s*\Z")
 _COSTLY_CHAR = re.compile(r"""["'\\(\u201c\u201d]""")
 _KEY = re.compile(r"""(?<!\\)["'](\w+)["']\s*+:""")
-_STRING_OR_BRACKET = re.compile(r'("(?>[^"\\]++|\\.)*+")|([{}\[\]])|(")', re.DOTALL)
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class ExtractedObject:
-    """The object and how it was obtained."""
+class FoundAnswer(Generic[T]):
+    """An answer and how it was obtained."""
 
-    object: JsonObject
+    answer: T
     repaired: bool = False
     truncated: bool = False
     """Whether the repair had to close an unterminated string."""
 
 
-def find_object(
-    text: str, match_schema: MatchSchema, keys: frozenset[str]
-) -> ExtractedObject | None:
-    """Return the last matching object in `text`, repaired locally if necessary.
+def find_answer(
+    text: str, parse_answer: ParseAnswer[T], keys: frozenset[str]
+) -> FoundAnswer[T] | None:
+    """Return the last answer in `text`, repaired locally if necessary.
 
     `keys` are the keys an answer may have; a brace followed by one of them starts an answer.
     Objects nested inside an answer are never returned, even if the answer itself is beyond
     repair: they may be quoted from a page.
     """
-    answer_spans = _find_answer_spans(text, keys)
+    answer_spans = find_answer_spans(text, keys)
     answer_starts = [start for start, _ in answer_spans]
-    for start, end in reversed(_find_objects(text)):
+    for start, end in reversed(find_objects(text)):
         enclosing = bisect_left(answer_starts, start) - 1
         if enclosing >= 0 and start < answer_spans[enclosing][1]:
             continue
-        if end - start >= MIN_OBJECT_CHARS and (answer := _load(text[start:end], match_schema)):
-            return ExtractedObject(answer)
+        if end - start >= MIN_OBJECT_CHARS and (answer := _load(text[start:end], parse_answer)):
+            return FoundAnswer(answer)
     for start in reversed(answer_starts[-2:]):
         for region in _repair_candidates(text[start:]):
-            if match := _repair(region, match_schema, keys):
+            if match := _repair(region, parse_answer, keys):
                 return match
     return None
 
 
-def _load(candidate: str, match_schema: MatchSchema, *, strict: bool = True) -> JsonObject | None:
+def _load(candidate: str, parse_answer: ParseAnswer[T], *, strict: bool = True) -> T | None:
     try:
-        value: object = json.loads(
-            candidate,
-            strict=strict,
-            object_pairs_hook=_reject_duplicates,
-            parse_constant=_reject_constant,
-            parse_float=_parse_finite,
+        value = cast(
+            "object",
+            json.loads(
+                candidate,
+                strict=strict,
+                object_pairs_hook=_reject_duplicates,
+                parse_constant=_reject_constant,
+                parse_float=_parse_finite,
+            ),
         )
     except (ValueError, RecursionError):
         return None
     json_object = object_or_empty(sanitize_json(value, ()))
-    return match_schema(json_object) if json_object else None
+    return parse_answer(json_object) if json_object else None
 
 
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> JsonObject:
+def _reject_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("duplicate key")
@@ -107,84 +111,6 @@ def _parse_finite(digits: str) -> float:
     return number
 
 
-def _find_objects(text: str) -> list[Span]:
-    """Return all outermost objects that are lexically complete, in order."""
-    spans: list[Span] = []
-    offset = 0
-    while match := _OBJECT_START.search(text, offset):
-        complete, offset = _scan_object(text, match.start())
-        spans += complete
-    return spans
-
-
-def _scan_object(text: str, start: int) -> tuple[list[Span], int]:
-    """Scan one object from its brace; return the complete objects and the offset to resume at.
-
-    If the object is incomplete, the complete objects inside it count. No text is scanned twice
-    except the last string: its quotes may have been prose, and the next object may start there.
-    """
-    stack: list[tuple[str, int, int]] = []  # opening bracket, its offset, spans found before it
-    spans: list[Span] = []
-    expected = "value"
-    opened = False  # the last token opened a container, so it may be closed immediately
-    offset = resume = start
-    while token := _TOKEN.match(text, offset):
-        string, symbol, scalar = token.groups()
-        if string and expected == "key":
-            expected = ":"
-        elif (string or scalar) and expected == "value":
-            expected = ","
-        elif symbol == ":" and expected == ":":
-            expected = "value"
-        elif symbol == "," and expected == ",":
-            expected = "key" if stack[-1][0] == "{" else "value"
-        elif symbol in ("{", "[") and expected == "value" and len(stack) < MAX_DEPTH:
-            stack.append((symbol, token.start(2), len(spans)))
-            expected = "key" if symbol == "{" else "value"
-        elif symbol in ("}", "]") and (opened or expected == ",") and _closes(symbol, stack[-1][0]):
-            bracket, bracket_offset, span_count = stack.pop()
-            if bracket == "{":
-                spans[span_count:] = [(bracket_offset, token.end())]
-            if not stack:
-                return spans, token.end()
-            expected = ","
-        else:
-            break
-        opened = symbol in ("{", "[")
-        offset = token.end()
-        resume = token.start(1) + 1 if string else offset
-    return spans, max(resume, start + 1)
-
-
-def _closes(closing: str, opening: str) -> bool:
-    return (opening, closing) in (("{", "}"), ("[", "]"))
-
-
-def _find_answer_spans(text: str, keys: frozenset[str]) -> list[Span]:
-    """Return the outermost objects that start with one of the keys, complete or not."""
-    answer_start = re.compile(r"\{\s*+[\"'\u201c]?(?:" + "|".join(sorted(keys)) + r")\b")
-    spans: list[Span] = []
-    offset = 0
-    while match := answer_start.search(text, offset):
-        offset = _object_end(text, match.start())
-        spans.append((match.start(), offset))
-    return spans
-
-
-def _object_end(text: str, start: int) -> int:
-    """Return the end of the object at `start`, or of the text if the object is not closed."""
-    depth = 0
-    for token in _STRING_OR_BRACKET.finditer(text, start):
-        bracket, unterminated = token[2], token[3]
-        if unterminated:
-            break
-        if bracket:
-            depth += 1 if bracket in "{[" else -1
-            if depth <= 0:
-                return token.end()
-    return len(text)
-
-
 def _repair_candidates(text: str) -> Iterator[str]:
     """Yield what may be the broken object at the start of the text."""
     region = _CLOSING_FENCE.sub("", text.rstrip()).rstrip()
@@ -194,13 +120,15 @@ def _repair_candidates(text: str) -> Iterator[str]:
         yield to_last_brace
 
 
-def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> ExtractedObject | None:
+def _repair(
+    region: str, parse_answer: ParseAnswer[T], keys: frozenset[str]
+) -> FoundAnswer[T] | None:
     closed = _close_unterminated(region)
     if closed is None:
         return None
     text, truncated = closed
-    if match := _load(text, match_schema, strict=False):
-        return ExtractedObject(match, repaired=True, truncated=truncated)
+    if answer := _load(text, parse_answer, strict=False):
+        return FoundAnswer(answer, repaired=True, truncated=truncated)
     if len(region) > MAX_REPAIR_CHARS:
         return None
     if len(_COSTLY_CHAR.findall(region)) * len(region) > MAX_REPAIR_COST:
@@ -217,8 +145,8 @@ def _repair(region: str, match_schema: MatchSchema, keys: frozenset[str]) -> Ext
     # json-repair drops what it cannot place, and keeps only the last of duplicate keys.
     if len(repaired) < MIN_KEPT_RATIO * len(region) or _count_keys(repaired) < _count_keys(region):
         return None
-    match = _load(repaired, match_schema)
-    return ExtractedObject(match, repaired=True, truncated=truncated) if match else None
+    answer = _load(repaired, parse_answer)
+    return FoundAnswer(answer, repaired=True, truncated=truncated) if answer else None
 
 
 def _close_unterminated(region: str) -> tuple[str, bool] | None:
@@ -229,7 +157,7 @@ def _close_unterminated(region: str) -> tuple[str, bool] | None:
     open_brackets: list[str] = []
     pieces: list[str] = []
     offset = 0
-    for token in _STRING_OR_BRACKET.finditer(region):
+    for token in STRING_OR_BRACKET.finditer(region):
         bracket, unterminated = token[2], token[3]
         if unterminated:  # the quote that opens an unterminated string
             tail = (region[offset:-1] if _ends_in_escape(region) else region[offset:]) + '"'

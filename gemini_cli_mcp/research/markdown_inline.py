@@ -6,29 +6,26 @@ renderers would autolink.
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import cast
 
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import unescapeAll
 from markdown_it.token import Token
 
 from gemini_cli_mcp.research.evidence import url_host
-from gemini_cli_mcp.research.url_finder import find_bare_domains, find_urls
+from gemini_cli_mcp.research.markdown_text import (
+    LinkPolicy,
+    TextRun,
+    TextWriter,
+    append_text,
+    is_link_free,
+)
 
 MAX_DELIMITERS = 2_000
 """Maximum brackets and delimiters of a block; one with more is written as plain text."""
 
-INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-"""Invisible, and treated differently by parsers. The two joiners are not included: emoji and Indic
-scripts need them."""
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_SUSPICIOUS = re.compile(
-    rf"[<&\\\[\]`@]|//|www|://|~~~|xmpp:|{INVISIBLE.pattern}|{CONTROL.pattern}", re.IGNORECASE
-)
 _DELIMITER = re.compile(r"[\[\]()*_~`<&]")
 
 _TAG_START = r"<(?!/?(?i:sub|sup)>|(?i:br) ?/?>)(?=[A-Za-z/!?])"
@@ -40,52 +37,12 @@ _ALWAYS_ESCAPED = r"`|\\(?=[!-/:-@\[-`{-~]|\Z)|&(?=#?\w+;)|\](?=\()"
 _BRACKETS = r"|[\[\]]|(?<=\])\(|!(?=\[)"
 """Anything that could form a link or an image, even in a renderer that misses an escape."""
 _DOLLAR = r"|\$"
-_MARKUP = re.compile(r"[\\`*_\[\]<&~]")
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _ANGLE_BRACKETS = re.compile(r"<(https?://[^\s<>]+)>")
 _SPLIT_CELL = re.compile(r"\\+\|")
 
 MARK_TYPE = "mark"
 """Type of our own token that marks a removed link."""
-
-
-class LinkPolicy(Protocol):
-    """Decides which links to keep."""
-
-    def allowed_url(self, address: str) -> str | None:
-        """Return the URL as it should be written into a link; None if the link must go."""
-        ...
-
-    def allows_host(self, name: str) -> bool:
-        """Return whether a bare host name may stay as it is."""
-        ...
-
-
-def is_link_free(source: str, policy: LinkPolicy) -> bool:
-    """Return whether `source` has no possible link and nothing that renderers read differently."""
-    return not _SUSPICIOUS.search(source) and all(
-        policy.allows_host(name) for _, name in find_bare_domains(source)
-    )
-
-
-@dataclass
-class _TextRun:
-    """Text that renderers treat as one string, and how it was written in the source."""
-
-    chunks: list[str] = field(default_factory=list[str])
-    length: int = 0
-    sources: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
-    """By the offset of each escape or entity: the length of its text, and its source."""
-    offsets: list[int] = field(default_factory=list[int])
-    """The keys of `sources`, in order."""
-
-    def add(self, text: str, source: str | None = None) -> None:
-        text = CONTROL.sub(" ", INVISIBLE.sub("", text))
-        if source is not None and text:
-            self.sources[self.length] = len(text), source
-            self.offsets.append(self.length)
-        self.chunks.append(text)
-        self.length += len(text)
 
 
 @dataclass(frozen=True)
@@ -103,7 +60,7 @@ class InlineWriter:
     def __init__(
         self,
         markdown: MarkdownIt,
-        environment: dict[str, Any],
+        environment: dict[str, object],
         policy: LinkPolicy,
         mark: str,
         footnote_labels: Mapping[str, str],
@@ -113,6 +70,7 @@ class InlineWriter:
         self._environment = environment
         self._mark = mark
         self._labels = footnote_labels
+        self._text_writer = TextWriter(markdown, policy, mark)
 
     def write(self, content: str, *, in_cell: bool = False) -> str:
         """Rewrite the content of a paragraph, heading or table cell."""
@@ -120,16 +78,10 @@ class InlineWriter:
             return content.replace("|", "\\|") if in_cell else content
         if len(_DELIMITER.findall(content)) > MAX_DELIMITERS:
             text = unescapeAll(_ANGLE_BRACKETS.sub(r"\1", content))
-            return self._write_text(text, in_cell=in_cell)
+            return self._text_writer.write_literal(text, in_cell=in_cell)
         tokens: list[Token] = []
         self._markdown.inline.parse(content, self._markdown, self._environment, tokens)
         return self._write_tokens(tokens, self._escape_pattern(tokens, content), in_cell=in_cell)
-
-    def _write_text(self, text: str, *, in_cell: bool) -> str:
-        """Write `text` literally, with all markup escaped."""
-        run = _TextRun()
-        run.add(text)
-        return self._write_run(run, _MARKUP, in_cell=in_cell)
 
     def _escape_pattern(self, tokens: Sequence[Token], content: str) -> str:
         """Return the pattern of everything to escape in the text of this block."""
@@ -143,11 +95,11 @@ class InlineWriter:
 
     def write_code(self, content: str, *, in_cell: bool = False) -> str:
         """Write a code span, delimited by more backticks than it contains."""
-        longest_run = max((len(ticks) for ticks in re.findall("`+", content)), default=0)
+        longest_run = max((len(match[0]) for match in re.finditer("`+", content)), default=0)
         delimiter = "`" * (longest_run + 1)
         if in_cell and _SPLIT_CELL.search(content):
             # Renderers differ on where the cell ends.
-            return self._write_text(content, in_cell=True)
+            return self._text_writer.write_literal(content, in_cell=True)
         is_padded = content.startswith(" ") and content.endswith(" ") and content.strip()
         padding = " " if content[:1] == "`" or content[-1:] == "`" or is_padded else ""
         if in_cell:
@@ -159,19 +111,21 @@ class InlineWriter:
     ) -> str:
         """Write a sequence of tokens; inside the text of a link, nested links become text."""
         output: list[str] = []
-        run = _TextRun()
+        run = TextRun()
         escapes = re.compile(pattern + _BRACKETS if in_link else pattern)
 
         def flush_run() -> None:
             nonlocal run
             if run.length:
-                _append(output, self._write_run(run, escapes, in_cell=in_cell, in_link=in_link))
-            run = _TextRun()
+                append_text(
+                    output, self._text_writer.write(run, escapes, in_cell=in_cell, in_link=in_link)
+                )
+            run = TextRun()
 
         for token in self._resolve_links(tokens, in_link=in_link):
             if isinstance(token, _Link):
                 flush_run()
-                _append(output, self._write_link(token, pattern, in_cell=in_cell))
+                append_text(output, self._write_link(token, pattern, in_cell=in_cell))
             elif token.type in ("text", "softbreak"):
                 run.add(token.content or "\n")
             elif token.type == "text_special":
@@ -181,7 +135,7 @@ class InlineWriter:
                 text = self._write_token(token, in_cell=in_cell, in_link=in_link)
                 if token.type != MARK_TYPE or not "".join(output[-2:]).endswith(text):
                     spaced = token.type != MARK_TYPE or not output or output[-1][-1:].isspace()
-                    _append(output, text if spaced else f" {text}")
+                    append_text(output, text if spaced else f" {text}")
         flush_run()
         return "".join(output)
 
@@ -223,7 +177,11 @@ class InlineWriter:
             case "mark":
                 return self._mark
             case "footnote_ref":
-                return "" if in_link else f"[^{self._labels[str(token.meta['label'])]}]"
+                return (
+                    ""
+                    if in_link
+                    else f"[^{self._labels[str(cast('object', token.meta['label']))]}]"
+                )
             case _:
                 return token.markup  # emphasis, unchanged
 
@@ -235,85 +193,6 @@ class InlineWriter:
         if self._mark in text or not text.strip():
             text = url_host(link.url) or "link"
         return f"[{' '.join(text.split())}]({_ENTITY.sub('&amp;', link.url)})"
-
-    def _write_run(
-        self, run: _TextRun, escapes: "re.Pattern[str]", *, in_cell: bool, in_link: bool = False
-    ) -> str:
-        """Write a text run, checking its URLs and keeping everything else as it was."""
-        text = "".join(run.chunks)
-        output: list[str] = []
-        position = 0
-        for match in find_urls(text):
-            _append(
-                output,
-                self._write_plain(text, run, position, match.start, escapes, in_cell=in_cell),
-            )
-            url = self.policy.allowed_url(self._markdown.normalizeLink(match.url))
-            if in_link and url is not None:
-                end = match.end
-                _append(
-                    output, self._write_plain(text, run, match.start, end, escapes, in_cell=in_cell)
-                )
-            else:
-                _append(output, self._mark if url is None else f"<{url}>")
-            position = match.end
-        _append(output, self._write_plain(text, run, position, len(text), escapes, in_cell=in_cell))
-        return "".join(output)
-
-    def _write_plain(
-        self,
-        text: str,
-        run: _TextRun,
-        start: int,
-        end: int,
-        escapes: "re.Pattern[str]",
-        *,
-        in_cell: bool,
-    ) -> str:
-        """Write text that contains no URLs."""
-        specials = run.offsets[bisect_left(run.offsets, start) : bisect_left(run.offsets, end)]
-        # Some linkifiers see only the text between two escapes, others all of it.
-        edges = [
-            start,
-            *(edge for offset in specials for edge in (offset, offset + run.sources[offset][0])),
-            end,
-        ]
-        segments = [(left, text[left:right]) for left, right in pairwise(edges)] if specials else []
-        segments.append((start, text[start:end]))
-        dots = {
-            offset + dot
-            for offset, segment in segments
-            for dot, name in find_bare_domains(segment)
-            if not self.policy.allows_host(name)
-        }
-        output: list[str] = []
-        position = start
-        # Everything that is not copied, in order: escapes, entities, and dots of host names.
-        for offset in sorted(dots | set(specials)):
-            output.append(_escape(text[position:offset], escapes, in_cell=in_cell))
-            length, source = run.sources.get(offset, (1, "\\."))
-            output.append("&lt;" if source == "\\<" else source)
-            position = offset + length
-        output.append(_escape(text[position:end], escapes, in_cell=in_cell))
-        return "".join(output)
-
-
-def _escape(text: str, pattern: "re.Pattern[str]", *, in_cell: bool) -> str:
-    # Not all renderers treat a backslash before `<` as an escape.
-    text = pattern.sub(lambda match: "&lt;" if match[0] == "<" else f"\\{match[0]}", text)
-    return text.replace("|", "\\|") if in_cell else text
-
-
-def _append(output: list[str], text: str) -> None:
-    """Append text such that neither side changes its meaning."""
-    if not text:
-        return
-    last_char = output[-1][-1:] if output else ""
-    if (last_char, text[0]) in (("`", "`"), ("]", "(")):
-        output.append(" ")
-    if output and output[-1].endswith("!") and text[0] == "[":
-        output[-1] = f"{output[-1][:-1]}\\!"
-    output.append(text)
 
 
 def _pop_link_content(stack: list[Token]) -> list[Token]:

@@ -10,12 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
-from gemini_cli_mcp.research.markdown_writer import (
-    BlockNode,
-    block_parser,
-    block_tree,
-    rewrite_links,
-)
+from gemini_cli_mcp.research.markdown_parser import BlockNode, block_parser, block_tree
+from gemini_cli_mcp.research.markdown_writer import rewrite_links
 
 _LINE = re.compile(r"\r\n?|\n")
 

@@ -2,37 +2,33 @@
 
 import time
 
-import anyio
+from anyio import to_thread
 
-from gemini_cli_mcp.errors import TimedOut
-from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.prompts import render_question
 from gemini_cli_mcp.research.citation_gate import check_report
-from gemini_cli_mcp.research.question import parse_query, render_prompt
+from gemini_cli_mcp.research.model_answer import ModelAnswer, run_metadata
+from gemini_cli_mcp.research.requests import SearchRequest
 from gemini_cli_mcp.research.researcher import Researcher
-from gemini_cli_mcp.research.results import research_metadata
-from gemini_cli_mcp.types import ProgressCallback
+from gemini_cli_mcp.research.results import SearchResult
 
 
 async def search(
-    researcher: Researcher, query: object, *, timeout: float, progress: ProgressCallback
-) -> JsonObject:
-    """Research the question and return the success result; raise on failure."""
-    question = parse_query(query)
+    request: SearchRequest, context: CallContext, researcher: Researcher
+) -> SearchResult:
+    """Research the question; raise GeminiMcpError on failure."""
     started = time.monotonic()
-    try:
-        with anyio.fail_after(timeout):
-            answer = await researcher.ask(render_prompt("search-prompt", question), progress)
-            report = await check_report(answer.object["report"], [answer.reply])
-    except TimeoutError:
-        raise TimedOut(f"There was no answer within {timeout:g} s.") from None
-    metadata: JsonObject = {
-        **research_metadata(question, started, [answer]),
-        "citations": report.citations,
-        "cycles": answer.cycles,
-        "correction": answer.correction,
-    }
-    if answer.truncated:
-        metadata["truncated"] = True
-    if answer.correction_overlap is not None:
-        metadata["correction_overlap"] = answer.correction_overlap
-    return {"success": True, "result": report.text, "metadata": metadata}
+    with context.enforce():
+        prompt = render_question("search-prompt", request.question)
+        answer = await researcher.ask(prompt, context)
+        # In a worker thread: a hostile report must not block the event loop.
+        return await to_thread.run_sync(
+            _build_result, request, answer, started, abandon_on_cancel=True
+        )
+
+
+def _build_result(request: SearchRequest, answer: ModelAnswer, started: float) -> SearchResult:
+    """Check the citations of the answer and describe how it was obtained."""
+    report = check_report(answer.report.text, [answer.reply])
+    metadata = run_metadata(request.question, time.monotonic() - started, [answer])
+    return SearchResult(report.text, metadata, report.citations, answer.repair, answer.cycles)

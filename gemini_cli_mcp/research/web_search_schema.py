@@ -4,21 +4,13 @@ A separate module because it is needed before the MCP handshake and `web_search`
 """
 
 from gemini_cli_mcp.json_values import JsonObject
-from gemini_cli_mcp.settings.engines_file import DEFAULT_HITS, MAX_HITS, RECENCY_DAYS, Engines
+from gemini_cli_mcp.settings.engines import DEFAULT_HITS, MAX_HITS, RECENCY_DAYS, Engines
 from gemini_cli_mcp.types import MAX_QUERY_CHARS
 
 
 def web_search_schema(engines: Engines) -> JsonObject:
     """Return the schema of the arguments that `web_search` accepts with these engines."""
-    engine: JsonObject = {
-        "type": "string",
-        "enum": [engine.id for engine in engines.engines],
-        "description": "; ".join(
-            f"{engine.id}: {engine.description}" for engine in engines.engines
-        ),
-    }
-    if engines.default:
-        engine["default"] = engines.default
+    default_engine = {"default": engines.default} if engines.default else {}
     properties = {
         "query": {
             "type": "string",
@@ -26,7 +18,14 @@ def web_search_schema(engines: Engines) -> JsonObject:
             "maxLength": MAX_QUERY_CHARS,
             "description": "The complete question, in the user's language",
         },
-        "engine": engine,
+        "engine": {
+            "type": "string",
+            "enum": [engine.id for engine in engines.engines],
+            "description": "; ".join(
+                f"{engine.id}: {engine.description}" for engine in engines.engines
+            ),
+            **default_engine,
+        },
         "recency": {"type": "string", "enum": list(RECENCY_DAYS), "default": "noLimit"},
         "count": {
             "type": "integer",

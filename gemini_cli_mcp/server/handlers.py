@@ -1,285 +1,236 @@
-"""Handlers of the MCP tools: parse the arguments, report progress, return one result."""
+"""Handlers of the MCP tools: parse the arguments, report progress, return one answer."""
 
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TypeVar
 
 import anyio
 from anyio import to_thread
-from mcp.server.mcpserver import Context
+from anyio.abc import TaskGroup
 from mcp.types import CallToolResult
 
-from gemini_cli_mcp.current_owner import CURRENT_OWNER
-from gemini_cli_mcp.errors import GeminiMcpError, InvalidInput, failure_result
-from gemini_cli_mcp.jobs import CompletionCallback, Job, JobService
-from gemini_cli_mcp.json_values import JsonObject, object_or_empty
+from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.errors import ExecutionFailed, to_public_error
+from gemini_cli_mcp.http_common.metrics import Metrics
+from gemini_cli_mcp.jobs.service import JobService
+from gemini_cli_mcp.jobs.snapshot import JobSnapshot
 from gemini_cli_mcp.progress import ProgressFeed, ProgressSink
-from gemini_cli_mcp.redaction import sanitize_json
-from gemini_cli_mcp.server.call_registry import CallRegistry
-from gemini_cli_mcp.server.job_views import draft_view, job_view
-from gemini_cli_mcp.server.pagination import MAX_RESULT_TOKENS, estimate_tokens, paginate
+from gemini_cli_mcp.providers.registry import ProviderRegistry
+from gemini_cli_mcp.research import requests
+from gemini_cli_mcp.research.deep_search import deep_search, deep_search_context
+from gemini_cli_mcp.research.grounded_search import grounded_search
+from gemini_cli_mcp.research.requests import Arguments
+from gemini_cli_mcp.research.researcher import Researcher
+from gemini_cli_mcp.research.search import search
+from gemini_cli_mcp.research.web_search import EngineProviders, web_search
+from gemini_cli_mcp.sanitize import sanitize_json
+from gemini_cli_mcp.server.call_metrics import record_outcome
+from gemini_cli_mcp.server.client_call import ClientCall
+from gemini_cli_mcp.server.job_views import JobView
+from gemini_cli_mcp.server.pagination import is_too_long
+from gemini_cli_mcp.server.results import Outcome, to_call_tool_result
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
-
-if TYPE_CHECKING:
-    from gemini_cli_mcp.providers.registry import ProviderRegistry
-    from gemini_cli_mcp.research.researcher import Researcher
-    from gemini_cli_mcp.research.web_search import WebSearch
 
 CLIENT_CALL_LIMITS = {"claude-code": math.inf}
 """Seconds, by client name. Claude Code waits for hours while there is progress, and shows it."""
-MAX_WAIT_SECONDS = 1e6
-"""Longer than any job runs."""
+POLL_INTERVAL = 0.02
+"""Seconds between checks whether all cancelled calls have ended."""
 
-ToolContext = Context[Any, Any]
-Handler = Callable[[JsonObject, ToolContext], Awaitable[CallToolResult]]
-
-
-class CallMetrics(Protocol):
-    """Records calls and token usage."""
-
-    def record_call(self, tool: str, result: JsonObject | None, seconds: float) -> None:
-        """Record a call that ended with `result`; None means that the client cancelled it."""
-        ...
-
-    def record_usage(self, result: JsonObject) -> None:
-        """Record the token usage of a result."""
-        ...
+AnnounceReport = Callable[[str], Awaitable[None]]
+Handler = Callable[[Arguments, ClientCall, CallContext], Awaitable[Outcome]]
+T = TypeVar("T")
 
 
 class ToolHandlers:
     """The tool handlers, and what they share: providers, jobs and running calls."""
 
     def __init__(
-        self, settings: Settings, environ: Mapping[str, str], workspace: Workspace
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        workspace: Workspace,
+        tasks: TaskGroup,
+        announce_new_report: AnnounceReport,
+        metrics: Metrics | None,
     ) -> None:
+        """Deep searches run in `tasks`.
+
+        `announce_new_report` is called with the owner of one that has succeeded.
+        """
         self._settings = settings
-        self._environ = environ
         self._workspace = workspace
-        self._calls = CallRegistry(settings.secrets)
-        self._jobs: JobService | None = None
-        self._metrics: CallMetrics | None = None
-        self.warmup_allowed = anyio.Event()
-        """Set on first use, which allows ACP processes to start."""
-
-    def record_to(self, metrics: CallMetrics) -> None:
-        """Record all subsequent calls in `metrics`."""
+        self._announce_new_report = announce_new_report
         self._metrics = metrics
+        self._running_calls: set[CallContext] = set()
+        self._is_shutting_down = False
+        self.providers = ProviderRegistry(settings, workspace, environ, warm=True)
+        self._engine_providers = EngineProviders(settings, self.providers, environ)
+        self._jobs = JobService(
+            tasks,
+            settings.limits,
+            run=lambda request, context: deep_search(request, context, self._researcher),
+            create_context=lambda owner: deep_search_context(owner, settings),
+            on_finished=self._on_job_finished,
+        )
+        self._handlers: Mapping[str, Handler] = {
+            "search": self._search,
+            "grounded_search": self._grounded_search,
+            "web_search": self._web_search,
+            "deep_search": self._deep_search,
+            "deep_search_result": self._deep_search_result,
+            "deep_search_cancel": self._deep_search_cancel,
+        }
 
-    @asynccontextmanager
-    async def run_jobs(self) -> AsyncGenerator[None]:
-        """Accept jobs while the context is open; cancel unfinished ones on exit."""
-        async with JobService.open(self._settings.limits) as self._jobs:
-            yield
+    async def call(self, tool: str, arguments: Arguments, client: ClientCall) -> CallToolResult:
+        """Call a tool; return its result, or its failure as a result."""
+        started = time.monotonic()
+        outcome: Outcome | None = None
+        context = CallContext(client.owner)
+        if self._is_shutting_down:
+            context.cancel(_shutting_down())
+        self._running_calls.add(context)
+        try:
+            try:
+                with context.enforce():
+                    outcome = await self._handlers[tool](arguments, client, context)
+                    return await self._convert(tool, outcome)
+            except Exception as error:  # noqa: BLE001 - the client must get an answer in any case
+                outcome = to_public_error(error)
+                return await self._convert(tool, outcome)
+        finally:
+            self._running_calls.discard(context)
+            if self._metrics:
+                record_outcome(self._metrics, tool, outcome, time.monotonic() - started)
 
-    async def shutdown(self) -> None:
-        """Reject new calls, and cancel running calls and jobs."""
-        await self._calls.cancel_all()
-        if self._jobs:
-            await self._jobs.shutdown()
-
-    @property
-    def jobs(self) -> JobService:
-        if self._jobs is None:
-            raise RuntimeError("The server is not running.")
-        return self._jobs
+    async def cancel_calls(self) -> None:
+        """Answer new and running calls with an error; wait until the running ones have ended."""
+        self._is_shutting_down = True
+        for context in self._running_calls:
+            context.cancel(_shutting_down())
+        while self._running_calls:
+            await anyio.sleep(POLL_INTERVAL)
 
     @property
     def running_jobs(self) -> int:
-        return self._jobs.running if self._jobs else 0
+        return self._jobs.running
 
-    # Imported lazily: the handshake needs none of these.
-
-    @cached_property
-    def providers(self) -> "ProviderRegistry":
-        from gemini_cli_mcp.providers.registry import ProviderRegistry
-
-        return ProviderRegistry(self._settings, self._workspace, self._environ, warm=True)
+    def list_jobs(self, owner: str) -> list[JobSnapshot]:
+        """Return all jobs of an owner, oldest first."""
+        return self._jobs.list_for_owner(owner)
 
     @cached_property
-    def _researcher(self) -> "Researcher":
-        from gemini_cli_mcp.research.researcher import Researcher
-
-        self.warmup_allowed.set()
-        cycles = self._settings.max_cycles
-        return Researcher(self.providers.configured, self._workspace, max_cycles=cycles)
-
-    @cached_property
-    def _web_search_engines(self) -> "WebSearch":
-        from gemini_cli_mcp.research.web_search import WebSearch
-
-        return WebSearch(self._settings, self.providers, self._environ)
+    def _researcher(self) -> Researcher:
+        return Researcher(self._settings, self.providers.configured, self._workspace)
 
     # Tools
 
-    async def search(self, arguments: JsonObject, context: ToolContext) -> CallToolResult:
-        async def run(progress: ProgressCallback) -> JsonObject:
-            from gemini_cli_mcp.research.search import search
+    async def _search(
+        self, arguments: Arguments, client: ClientCall, context: CallContext
+    ) -> Outcome:
+        request = requests.parse_search(arguments)
+        result = await self._with_progress(
+            client, context, lambda part: search(request, part, self._researcher)
+        )
+        if not await to_thread.run_sync(is_too_long, result):
+            return result
+        return self._view(self._jobs.store_result(client.owner, result))
 
-            query, timeout = arguments.get("query"), self._settings.timeout
-            result = await search(self._researcher, query, timeout=timeout, progress=progress)
-            if estimate_tokens(result) <= MAX_RESULT_TOKENS:
-                return result
-            job = self.jobs.store_result(CURRENT_OWNER.get(), result)
-            return await to_thread.run_sync(paginate, result, job.id, 0)
+    async def _grounded_search(
+        self, arguments: Arguments, client: ClientCall, context: CallContext
+    ) -> Outcome:
+        request = requests.parse_grounded_search(arguments, self._settings)
+        return await self._with_progress(
+            client, context, lambda part: grounded_search(request, part, self._researcher)
+        )
 
-        return await self._run_with_progress(run, context)
+    async def _web_search(
+        self, arguments: Arguments, client: ClientCall, context: CallContext
+    ) -> Outcome:
+        request = requests.parse_web_search(arguments, self._settings.engines)
+        return await self._with_progress(
+            client, context, lambda part: web_search(request, part, self._engine_providers)
+        )
 
-    async def grounded_search(self, arguments: JsonObject, context: ToolContext) -> CallToolResult:
-        async def run(progress: ProgressCallback) -> JsonObject:
-            from gemini_cli_mcp.research.grounded_search import error_markdown, grounded_search
+    async def _deep_search(
+        self, arguments: Arguments, client: ClientCall, context: CallContext
+    ) -> Outcome:
+        seconds = self._wait_seconds(requests.parse_wait_seconds(arguments), client)
+        request = requests.parse_deep_search(arguments, self._settings)
+        job = self._jobs.submit(client.owner, request)
+        sink = self._progress_sink(client)
+        return self._view(await self._jobs.wait(job.id, client.owner, seconds, sink))
 
-            names = ("query", "model", "thinking", "include_thoughts")
-            values = [arguments.get(name) for name in names]
-            try:
-                return await grounded_search(
-                    self._researcher, self._settings, *values, progress=progress
-                )
-            except GeminiMcpError as error:
-                return {**failure_result(error), "result": error_markdown(error)}
+    async def _deep_search_result(
+        self, arguments: Arguments, client: ClientCall, context: CallContext
+    ) -> Outcome:
+        request = requests.parse_job_result(arguments)
+        seconds = self._wait_seconds(request.wait_seconds, client)
+        sink = self._progress_sink(client)
+        job = await self._jobs.wait(request.job_id, client.owner, seconds, sink)
+        return self._view(job, request.offset, include_draft=True)
 
-        return await self._run_with_progress(run, context)
+    async def _deep_search_cancel(
+        self, arguments: Arguments, client: ClientCall, context: CallContext
+    ) -> Outcome:
+        job_id = requests.parse_job_id(arguments)
+        return self._view(await self._jobs.cancel(job_id, client.owner))
 
-    async def web_search(self, arguments: JsonObject, context: ToolContext) -> CallToolResult:
-        async def run(progress: ProgressCallback) -> JsonObject:
-            values = [arguments.get(name) for name in ("query", "engine", "recency", "count")]
-            return await self._web_search_engines.search(*values, progress=progress)
+    def _view(self, job: JobSnapshot, offset: int = 0, *, include_draft: bool = False) -> Outcome:
+        """Return what the owner gets of a job, among it the job id."""
+        self._jobs.mark_delivered(job.id)
+        return JobView(job, time.monotonic(), offset, include_draft)
 
-        return await self._run_with_progress(run, context)
+    async def _convert(self, tool: str, outcome: Outcome) -> CallToolResult:
+        return await to_thread.run_sync(to_call_tool_result, tool, outcome, self._settings.secrets)
 
-    async def deep_search(self, arguments: JsonObject, context: ToolContext) -> CallToolResult:
-        async def run() -> JsonObject:
-            from gemini_cli_mcp.research.deep_search import DeepSearch
-
-            query, rounds = arguments.get("query"), arguments.get("max_iterations")
-            seconds = self._wait_seconds(arguments, context)
-            task = DeepSearch(self._researcher, self._settings, query, rounds)
-            job = self.jobs.submit(CURRENT_OWNER.get(), task, self._completion_callback(context))
-            await self.jobs.wait(job, seconds, self._progress_sink(context))
-            return await to_thread.run_sync(job_view, job)
-
-        return await self._calls.run(run)
-
-    async def deep_search_result(
-        self, arguments: JsonObject, context: ToolContext
-    ) -> CallToolResult:
-        async def run() -> JsonObject:
-            seconds, offset = self._wait_seconds(arguments, context), _parse_offset(arguments)
-            job = self._find_job(arguments)
-            await self.jobs.wait(job, seconds, self._progress_sink(context))
-            # In a worker thread: splitting a long report means parsing it.
-            view = await to_thread.run_sync(job_view, job, offset)
-            return {**view, **await to_thread.run_sync(draft_view, job)}
-
-        return await self._calls.run(run)
-
-    async def deep_search_cancel(
-        self, arguments: JsonObject, context: ToolContext
-    ) -> CallToolResult:
-        async def run() -> JsonObject:
-            job = self._find_job(arguments)
-            await self.jobs.cancel(job)
-            return await to_thread.run_sync(job_view, job)
-
-        return await self._calls.run(run)
-
-    def with_metrics(self, name: str, handler: Handler) -> Handler:
-        """Wrap a handler so that its calls are recorded."""
-
-        async def run_recorded(arguments: JsonObject, context: ToolContext) -> CallToolResult:
-            started = time.monotonic()
-            result: JsonObject | None = None
-            try:
-                answer = await handler(arguments, context)
-                result = object_or_empty(answer.structured_content)
-                return answer
-            finally:
-                if self._metrics:
-                    self._metrics.record_call(name, result, time.monotonic() - started)
-                    if result and not name.startswith("deep_search"):  # counted on completion
-                        self._metrics.record_usage(result)
-
-        return run_recorded
-
-    async def _run_with_progress(
-        self, run: Callable[[ProgressCallback], Awaitable[JsonObject]], context: ToolContext
-    ) -> CallToolResult:
-        """Run to completion while reporting progress."""
+    async def _with_progress(
+        self,
+        client: ClientCall,
+        context: CallContext,
+        run: Callable[[CallContext], Awaitable[T]],
+    ) -> T:
+        """Run a tool within the time that a call may take, while reporting progress."""
         feed = ProgressFeed(self._settings.limits.progress_interval)
-        answer = CallToolResult(content=[])
+        part = context.part(self._settings.timeout, progress=feed.publish)
+        outcomes: list[T | Exception] = []
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(feed.forward_to, self._progress_sink(context))
-            answer = await self._calls.run(lambda: run(feed.publish))
+            tasks.start_soon(feed.forward_to, self._progress_sink(client))
+            try:
+                outcomes.append(await run(part))
+            except Exception as error:  # noqa: BLE001 - raised below, not inside the task group
+                outcomes.append(error)
             feed.close()
-        return answer
+        [outcome] = outcomes
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    def _progress_sink(self, context: ToolContext) -> ProgressSink:
+    def _progress_sink(self, client: ClientCall) -> ProgressSink:
         async def report(step: int, message: str) -> None:
             redacted = str(sanitize_json(message, self._settings.secrets))
-            await context.report_progress(step, message=redacted)
+            await client.report_progress(step, redacted)
 
         return report
 
-    def _completion_callback(self, context: ToolContext) -> CompletionCallback:
-        """Return the callback for the end of a deep search."""
-        announce = _announce_report(context)
+    def _wait_seconds(self, requested: float | None, client: ClientCall) -> float:
+        """Return how long a call waits for its job; by default, as long as the client allows."""
+        if requested is not None:
+            return requested
+        default = self._settings.limits.client_call_limit
+        return CLIENT_CALL_LIMITS.get(client.client_name or "", default)
 
-        async def on_done(result: JsonObject) -> None:
-            if self._metrics:
-                self._metrics.record_usage(result)
-            await announce(result)
-
-        return on_done
-
-    def _find_job(self, arguments: JsonObject) -> Job:
-        job_id = arguments.get("job_id")
-        if not isinstance(job_id, str):
-            raise InvalidInput("`job_id` must be the string that `deep_search` returned.")
-        return self.jobs.get(job_id, CURRENT_OWNER.get())
-
-    def _wait_seconds(self, arguments: JsonObject, context: ToolContext) -> float:
-        """Return how long this call waits for its job."""
-        value = arguments.get("wait_seconds")
-        if value is None:
-            return client_call_limit(context, self._settings.limits.client_call_limit)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            raise InvalidInput("`wait_seconds` must be a non-negative number.")
-        return min(value, MAX_WAIT_SECONDS)
+    async def _on_job_finished(self, job: JobSnapshot) -> None:
+        if job.result is None:
+            return
+        if self._metrics and job.result.metadata.usage:
+            self._metrics.record_usage(job.result.metadata.usage.total_tokens)
+        await self._announce_new_report(job.owner)
 
 
-def client_call_limit(context: ToolContext, default: float) -> float:
-    """Return the seconds this client is known to allow for a call; `default` if it is unknown."""
-    params = context.session.client_params
-    return CLIENT_CALL_LIMITS.get(params.client_info.name, default) if params else default
-
-
-def _announce_report(context: ToolContext) -> CompletionCallback:
-    """Return a callback that notifies the client of a new report, in both protocol eras."""
-
-    async def announce(result: JsonObject) -> None:
-        if result["success"]:
-            for send in (
-                context.notify_resources_changed,
-                context.session.send_resource_list_changed,
-            ):
-                with suppress(Exception):  # the client may be gone; the report is stored anyway
-                    await send()
-
-    return announce
-
-
-def _parse_offset(arguments: JsonObject) -> int:
-    value = arguments.get("offset")
-    if value is None:
-        return 0
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 <= value == value // 1
-    ):
-        raise InvalidInput("`offset` must be a non-negative integer.")
-    return int(value)
+def _shutting_down() -> ExecutionFailed:
+    return ExecutionFailed(
+        "The server is shutting down.", hint="Start it again, then repeat the call."
+    )

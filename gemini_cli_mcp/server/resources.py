@@ -2,16 +2,22 @@
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mcp.server.lowlevel.helper_types import ReadResourceContents
-from mcp.server.mcpserver.exceptions import ResourceNotFoundError
-from mcp.types import Resource, ResourceLink, ResourceTemplate
+from mcp import MCPError
+from mcp.types import (
+    INVALID_PARAMS,
+    ReadResourceResult,
+    Resource,
+    ResourceLink,
+    ResourceTemplate,
+    TextResourceContents,
+)
 
-from gemini_cli_mcp.errors import NotFound
-from gemini_cli_mcp.jobs import Job, JobService
-from gemini_cli_mcp.json_values import object_or_empty
-from gemini_cli_mcp.redaction import redact_known, sanitize_json
-from gemini_cli_mcp.sanitize import truncate_line
+from gemini_cli_mcp.sanitize import redact_known, sanitize_json, truncate_line
+
+if TYPE_CHECKING:
+    from gemini_cli_mcp.jobs.snapshot import JobSnapshot
 
 REPORT_URI_PREFIX = "report://"
 METADATA_SUFFIX = "/metadata"
@@ -26,17 +32,17 @@ def report_link(job_id: str, *, metadata: bool = False) -> ResourceLink:
     return ResourceLink(uri=REPORT_URI_PREFIX + job_id, name="Full report", mime_type=MARKDOWN)
 
 
-def list_reports(jobs: list[Job], secrets: Sequence[str]) -> list[Resource]:
+def list_reports(jobs: "Sequence[JobSnapshot]", secrets: Sequence[str]) -> list[Resource]:
     """List the reports of the jobs that succeeded."""
     return [
         Resource(
             uri=REPORT_URI_PREFIX + job.id,
-            name=truncate_line(redact_known(result["metadata"]["query"], secrets), 80),
-            description=f"A finished report, {'' if result.get('verified') else 'not '}verified",
+            name=truncate_line(redact_known(job.result.metadata.question, secrets), 80),
+            description=f"A finished report, {'' if job.is_verified else 'not '}verified",
             mime_type=MARKDOWN,
         )
         for job in jobs
-        if (result := job.result) and result["success"]
+        if job.result
     ]
 
 
@@ -59,18 +65,21 @@ def report_templates() -> list[ResourceTemplate]:
 
 
 def read_report(
-    jobs: JobService, owner: str, uri: str, secrets: Sequence[str]
-) -> list[ReadResourceContents]:
-    """Return a complete report or its metadata."""
-    try:
-        job_id = uri.removeprefix(REPORT_URI_PREFIX).removesuffix(METADATA_SUFFIX)
-        result = jobs.get(job_id, owner).result
-    except NotFound:
-        result = None
-    if not uri.startswith(REPORT_URI_PREFIX) or not result or not result["success"]:
-        raise ResourceNotFoundError(f"Unknown resource: {uri}")
-    sanitized = object_or_empty(sanitize_json(result, secrets))
-    if uri.endswith(METADATA_SUFFIX):
-        metadata = json.dumps(sanitized["metadata"], ensure_ascii=False, indent=2)
-        return [ReadResourceContents(metadata, mime_type=JSON)]
-    return [ReadResourceContents(sanitized["result"], mime_type=MARKDOWN)]
+    jobs: "Sequence[JobSnapshot]", uri: str, secrets: Sequence[str]
+) -> ReadResourceResult:
+    """Return a complete report or its metadata; MCPError if none of the jobs has it."""
+    from gemini_cli_mcp.research.result_json import metadata_json
+
+    for job in jobs:
+        report_uri = REPORT_URI_PREFIX + job.id
+        if job.result and uri == report_uri:
+            return _text_resource(uri, str(sanitize_json(job.result.report, secrets)), MARKDOWN)
+        if job.result and uri == report_uri + METADATA_SUFFIX:
+            metadata = sanitize_json(metadata_json(job.result), secrets)
+            return _text_resource(uri, json.dumps(metadata, ensure_ascii=False, indent=2), JSON)
+    raise MCPError(INVALID_PARAMS, f"Unknown resource: {uri}", {"uri": uri})
+
+
+def _text_resource(uri: str, text: str, mime_type: str) -> ReadResourceResult:
+    contents = TextResourceContents(uri=uri, text=text, mime_type=mime_type)
+    return ReadResourceResult(contents=[contents])

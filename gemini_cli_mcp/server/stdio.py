@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
 import anyio
+from mcp.server import NotificationOptions
+from mcp.server.stdio import stdio_server
 
 from gemini_cli_mcp.server.app import McpApp
 from gemini_cli_mcp.settings.env import Settings
@@ -31,7 +33,7 @@ FORCED_EXIT_DELAY = 0.5
 async def serve_stdio(settings: Settings, environ: Mapping[str, str]) -> None:
     """Serve until the client closes stdin, dies or sends SIGTERM."""
     workspace = Workspace(settings.config_dir)
-    server = McpApp(settings, environ, workspace)
+    connection = StdioConnection(McpApp(settings, environ, workspace))
     client_gone = anyio.Event()
     _watch_client(client_gone, settings.limits.stdio_shutdown_timeout + FORCED_EXIT_DELAY)
     # Open until the very end: a second signal must not interrupt the shutdown.
@@ -39,17 +41,51 @@ async def serve_stdio(settings: Settings, environ: Mapping[str, str]) -> None:
         async with anyio.create_task_group() as tasks:
             seconds = settings.limits.stdio_shutdown_timeout
             tasks.start_soon(
-                _shut_down_on_signal_or_disconnect, server, workspace, signals, client_gone, seconds
+                _shut_down_on_signal_or_disconnect,
+                connection,
+                workspace,
+                signals,
+                client_gone,
+                seconds,
             )
             try:
-                await server.run_stdio_async()
+                await connection.serve()
             except* (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 pass  # the client has closed stdout: the error cannot be reported
             tasks.cancel_scope.cancel()
 
 
+class StdioConnection:
+    """The connection to the one client, which ends when it closes stdin or by `shutdown`."""
+
+    def __init__(self, app: McpApp) -> None:
+        self._app = app
+        self._serving = anyio.CancelScope()
+        self._ended = anyio.Event()
+
+    async def serve(self) -> None:
+        """Answer requests, with notifications of resource changes."""
+        server = self._app.server
+        options = server.create_initialization_options(NotificationOptions(resources_changed=True))
+        async with stdio_server() as (read_stream, write_stream):
+            try:
+                with self._serving:
+                    await server.run(read_stream, write_stream, options)
+            finally:
+                self._ended.set()
+
+    async def shutdown(self) -> None:
+        """Answer running calls with an error, then end the server with its jobs and processes.
+
+        `serve` may not return even then: a thread of the SDK may be blocked in a read or write.
+        """
+        await self._app.cancel_calls()
+        self._serving.cancel()
+        await self._ended.wait()
+
+
 async def _shut_down_on_signal_or_disconnect(
-    server: McpApp,
+    connection: StdioConnection,
     workspace: Workspace,
     signals: AsyncIterator[signal.Signals],
     client_gone: anyio.Event,
@@ -67,7 +103,7 @@ async def _shut_down_on_signal_or_disconnect(
         seconds -= CLIENT_GONE_DELAY
     try:
         with anyio.move_on_after(seconds, shield=True):
-            await server.shutdown()
+            await connection.shutdown()
         workspace.close()
     finally:
         # A thread of the SDK is blocked in a read or write that cannot be interrupted.

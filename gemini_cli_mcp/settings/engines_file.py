@@ -1,4 +1,4 @@
-"""The engines of `web_search`: a JSON file with comments, validated at startup.
+"""The engines file: JSON with comments, validated at startup.
 
 An engine refers to a provider and a model with its providerKey: family, optional account alias
 and model, separated by dots. The routing section lists the allowed targets; targets that differ
@@ -7,46 +7,24 @@ only in the alias are fallbacks for each other, in order of priority.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.settings.engines import FAMILIES, Engine, Engines, EngineTarget, GlmSettings
 from gemini_cli_mcp.settings.upstreams import DEFAULT_GATEWAY, GatewaySettings, StrictModel
 
-Family = Literal["gemini-cli", "antigravity", "gemini-api", "glm"]
-GOOGLE_FAMILIES: tuple[Family, ...] = ("gemini-cli", "antigravity", "gemini-api")
-"""Families that search with Google."""
-FAMILIES: tuple[Family, ...] = (*GOOGLE_FAMILIES, "glm")
 MODEL_PREFIXES = ("gemini-", "glm-", "flash", "pro", "auto")
 """Prefixes of model names; anything else after the family is an account alias."""
-RECENCY_DAYS = {"oneDay": 1, "oneWeek": 7, "oneMonth": 31, "oneYear": 366, "noLimit": None}
-"""Maximum age of hits in days, by `recency`."""
-MAX_HITS = 50
-DEFAULT_HITS = 10
-FAMILY_BY_PROVIDER: dict[str, Family] = {
-    "gemini": "gemini-cli",
-    "antigravity": "antigravity",
-    "api": "gemini-api",
-}
 
 _Name = Annotated[str, Field(pattern=r"^[\w.:-]{1,64}$")]
 # Unclosed strings and comments extend to the end of the text, so that matching is linear.
 _COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|//[^\n]*+|/\*(?:.*?\*/|.*+)', re.DOTALL)
 _COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII)
-
-
-class GlmSettings(StrictModel):
-    """Settings of the family `glm`."""
-
-    form: Literal["chat", "api"] = "chat"
-    search_engine: str = Field("search_std", alias="searchEngine")
-    base_url: Annotated[str, Field(pattern=r"^https?://[\w.:-]+(?:/[\w./~-]*)?$")] = Field(
-        "https://api.z.ai/api/paas/v4", alias="baseUrl"
-    )
 
 
 class _Engine(StrictModel):
@@ -85,84 +63,6 @@ class _File(BaseModel):
     gateway: GatewaySettings = DEFAULT_GATEWAY
     router: _Router | None = Field(None, alias="virtualrouter")
     accounts: dict[str, _Account] = Field(default_factory=dict[str, _Account])
-
-
-@dataclass(frozen=True)
-class EngineTarget:
-    """What serves an engine: a family, an optional account and a model."""
-
-    family: Family
-    alias: str | None
-    model: str
-    key_variable: str | None = None
-    """The environment variable with the account's API key."""
-
-    @classmethod
-    def parse(cls, provider_key: str, accounts: Mapping[str, _Account]) -> "EngineTarget":
-        name, _, rest = provider_key.partition(".")
-        if name not in FAMILIES:
-            families = ", ".join(FAMILIES)
-            raise ValueError(f"{name[:20]!r} is not a known family ({families})")
-        family = name
-        alias = None
-        if not rest.startswith(MODEL_PREFIXES):
-            alias, _, rest = rest.partition(".")
-            if not alias:
-                raise ValueError(f"{provider_key!r} has neither an account alias nor a model")
-        if not rest:
-            raise ValueError(f"{provider_key!r} has no model")
-        if not _MODEL.fullmatch(rest):
-            raise ValueError(f"{rest!r} is not a valid model name")
-        account = accounts.get(alias) if alias else None
-        return cls(family, alias or None, rest, account.api_key_env if account else None)
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine that callers can choose, with its targets in order of preference."""
-
-    id: str
-    description: str
-    targets: tuple[EngineTarget, ...]
-    glm: GlmSettings
-
-
-@dataclass(frozen=True)
-class Engines:
-    """All configured engines, and the gateway settings of the same file."""
-
-    engines: tuple[Engine, ...]
-    default: str | None
-    """The engine for calls that do not specify one; None if they must."""
-    inject_policy: str = "selective"
-    key_variables: frozenset[str] = frozenset()
-    warnings: tuple[str, ...] = ()
-    """Settings that are valid but have no effect."""
-    gateway: GatewaySettings = DEFAULT_GATEWAY
-
-    @property
-    def google_only(self) -> "Engines":
-        """Only the engines that search with Google, or all if there are none."""
-        matches = tuple(
-            engine
-            for engine in self.engines
-            if engine.targets[0].family in GOOGLE_FAMILIES or "google" in engine.id.lower()
-        )
-        if not matches:
-            return self
-        only_id = matches[0].id if len(matches) == 1 else None
-        default = self.default if self.default in [engine.id for engine in matches] else only_id
-        return replace(self, engines=matches, default=default)
-
-    def get(self, engine_id: str) -> Engine | None:
-        return next((engine for engine in self.engines if engine.id == engine_id), None)
-
-
-def default_engines(provider: str, model: str) -> Engines:
-    """Return the single engine that is used without an engines file."""
-    target = EngineTarget(FAMILY_BY_PROVIDER[provider], None, model)
-    engine = Engine("google", "Google Search", (target,), GlmSettings.model_validate({}))
-    return Engines((engine,), "google")
 
 
 def load_engines_file(path: Path, fallback: Engines) -> Engines:
@@ -220,7 +120,7 @@ def _build_engines(file: _File, web_search: _WebSearch) -> Engines:
         if entry.id in [other.id for other in entries[:index]]:
             raise ValueError(f"{location}.id: duplicate id {entry.id!r}")
         try:
-            parsed.append((entry, EngineTarget.parse(entry.provider_key, file.accounts)))
+            parsed.append((entry, parse_provider_key(entry.provider_key, file.accounts)))
         except ValueError as error:
             raise ValueError(f"{location}.providerKey: {error}") from None
     defaults = [entry.id for entry in entries if entry.default]
@@ -265,12 +165,32 @@ def _parse_routing(file: _File) -> list[tuple[str, EngineTarget]] | None:
     for route in routes:
         for key in route.targets:
             try:
-                targets.append((key, EngineTarget.parse(key, file.accounts)))
+                targets.append((key, parse_provider_key(key, file.accounts)))
             except ValueError as error:
                 raise ValueError(
                     f"virtualrouter.routing.web_search, route {route.id!r}: {error}"
                 ) from None
     return targets
+
+
+def parse_provider_key(provider_key: str, accounts: Mapping[str, _Account]) -> EngineTarget:
+    """Parse a providerKey; ValueError says what is wrong with it."""
+    name, _, rest = provider_key.partition(".")
+    if name not in FAMILIES:
+        families = ", ".join(FAMILIES)
+        raise ValueError(f"{name[:20]!r} is not a known family ({families})")
+    family = name
+    alias = None
+    if not rest.startswith(MODEL_PREFIXES):
+        alias, _, rest = rest.partition(".")
+        if not alias:
+            raise ValueError(f"{provider_key!r} has neither an account alias nor a model")
+    if not rest:
+        raise ValueError(f"{provider_key!r} has no model")
+    if not _MODEL.fullmatch(rest):
+        raise ValueError(f"{rest!r} is not a valid model name")
+    account = accounts.get(alias) if alias else None
+    return EngineTarget(family, alias or None, rest, account.api_key_env if account else None)
 
 
 def _select_targets(

@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.redaction import redact, secret_values
-from gemini_cli_mcp.settings.engines_file import Engines, default_engines, load_engines_file
+from gemini_cli_mcp.sanitize import redact, secret_values
+from gemini_cli_mcp.settings.engines import Engines, default_engines
+from gemini_cli_mcp.settings.engines_file import load_engines_file
 from gemini_cli_mcp.settings.upstreams import BaseUrl
 from gemini_cli_mcp.types import Thinking
 

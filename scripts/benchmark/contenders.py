@@ -16,7 +16,8 @@ from mcp.types import CallToolResult
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
-from gemini_cli_mcp.providers.gemini.home import Profile, available_sign_ins, prepare_home
+from gemini_cli_mcp.providers.gemini.home import Profile, inherited_variables, prepare_home
+from gemini_cli_mcp.providers.gemini.sign_ins import available_sign_ins
 from gemini_cli_mcp.workspace import Workspace
 from scripts.benchmark.api import ApiProcess
 
@@ -87,7 +88,8 @@ def cold_cli(*, lean: bool, telemetry: bool = False) -> Callable[[BenchHome], An
             profile = Profile("search", (SEARCH_TOOL, FETCH_TOOL), MODEL)
             home = prepare_home(workspace, profile, available_sign_ins(environ)[0], Limits())
             home = replace(home, has_telemetry=telemetry)
-            environ, cwd = home.environment(environ, bench_home.folder), home.working_folder
+            environ = home.environment(inherited_variables(environ), bench_home.folder)
+            cwd = home.working_folder
 
         async def ask() -> None:
             completed = await anyio.run_process(command, cwd=cwd, env=environ, stdin=DEVNULL)

@@ -16,8 +16,8 @@ from markdown_it import MarkdownIt
 from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.citation_gate import check_citations
 from gemini_cli_mcp.research.evidence import Ledger
-from gemini_cli_mcp.research.json_finder import find_object
-from gemini_cli_mcp.research.researcher import ANSWER_KEYS, match_schema
+from gemini_cli_mcp.research.json_finder import find_answer
+from gemini_cli_mcp.research.model_report import ANSWER_KEYS, parse_model_report
 from gemini_cli_mcp.types import RecordedSearch, Source
 from scripts.benchmark.api import ApiProcess
 from scripts.benchmark.contenders import (
@@ -199,6 +199,6 @@ def measure_json_finder() -> dict[str, list[float]]:
         for size in TEXT_SIZES:
             text = build_text(size)
             started = time.perf_counter()
-            find_object(text, match_schema, ANSWER_KEYS)
+            find_answer(text, parse_model_report, ANSWER_KEYS)
             seconds[name].append(time.perf_counter() - started)
     return seconds

@@ -5,17 +5,29 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from gemini_cli_mcp.call_context import LOCAL_OWNER, CallContext
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.registry import ProviderRegistry
-from gemini_cli_mcp.research.deep_search import DeepSearch
-from gemini_cli_mcp.research.researcher import Researcher, Sleep
+from gemini_cli_mcp.research import requests
+from gemini_cli_mcp.research.deep_search import (
+    DeepSearchEvent,
+    DeepSearchFinished,
+    RoundStep,
+    deep_search,
+    deep_search_context,
+)
+from gemini_cli_mcp.research.grounded_search import grounded_search
+from gemini_cli_mcp.research.researcher import Researcher
+from gemini_cli_mcp.research.result_json import to_json
+from gemini_cli_mcp.research.retry import Sleep
 from gemini_cli_mcp.research.search import search
+from gemini_cli_mcp.research.web_search import EngineProviders, web_search
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
@@ -129,31 +141,80 @@ class Stub:
         """Search on the stub; waits are recorded, not slept, unless `sleep` is given."""
         settings = self.settings
         with self.researcher(settings, sleep) as researcher:
-            return await search(
-                researcher,
-                query,
-                timeout=settings.timeout,
-                progress=progress or self.messages.append,
+            request = requests.parse_search({"query": query})
+            context = CallContext(
+                progress=progress or self.messages.append, timeout=settings.timeout
             )
+            return to_json(await search(request, context, researcher))
 
     async def deep_search(
         self,
         query: object = QUESTION,
         max_iterations: object = None,
         *,
-        progress: Callable[[DeepSearch, str], None] | None = None,
+        on_event: Callable[[DeepSearchEvent, CallContext], None] | None = None,
     ) -> Result:
-        """Run a deep search on the stub; `progress` may inspect or cancel it."""
+        """Run a deep search on the stub; `on_event` may inspect or cancel it."""
         settings = self.settings
+        request = requests.parse_deep_search(
+            {"query": query, "max_iterations": max_iterations}, settings
+        )
+        context = deep_search_context(LOCAL_OWNER, settings)
+        results: list[Result] = []
         with self.researcher(settings) as researcher:
-            deep = DeepSearch(researcher, settings, query, max_iterations)
+            async with aclosing(deep_search(request, context, researcher)) as events:
+                async for event in events:
+                    if isinstance(event, RoundStep):
+                        step = f"round {event.number}/{request.max_rounds}: {event.message}"
+                        self.messages.append(step)
+                    if isinstance(event, DeepSearchFinished):
+                        results.append(to_json(event.result))
+                    if on_event:
+                        on_event(event, context)
+        [result] = results
+        return result
 
-            def report_progress(message: str) -> None:
-                self.messages.append(message)
-                if progress:
-                    progress(deep, message)
+    async def grounded_search(
+        self,
+        query: object = QUESTION,
+        model: object = None,
+        thinking: object = None,
+        include_thoughts: object = None,
+        *,
+        researcher: Researcher | None = None,
+    ) -> Result:
+        """Run a grounded search on the stub, with a researcher of its own by default."""
+        settings = self.settings
+        arguments = {
+            "query": query,
+            "model": model,
+            "thinking": thinking,
+            "include_thoughts": include_thoughts,
+        }
+        request = requests.parse_grounded_search(arguments, settings)
+        with self.researcher(settings) as own_researcher:
+            context = CallContext(progress=self.messages.append, timeout=settings.timeout)
+            return to_json(await grounded_search(request, context, researcher or own_researcher))
 
-            return await deep.run(report_progress)
+    async def web_search(
+        self,
+        query: object = QUESTION,
+        engine: object = None,
+        recency: object = None,
+        count: object = None,
+    ) -> Result:
+        """Run a web search on the stub."""
+        settings = self.settings
+        arguments = {"query": query, "engine": engine, "recency": recency, "count": count}
+        request = requests.parse_web_search(arguments, settings.engines)
+        workspace = Workspace(settings.config_dir)
+        providers = ProviderRegistry(settings, workspace, self.environ)
+        engines = EngineProviders(settings, providers, self.environ, self._record_wait)
+        context = CallContext(progress=self.messages.append, timeout=settings.timeout)
+        try:
+            return to_json(await web_search(request, context, engines))
+        finally:
+            workspace.close()
 
     @contextmanager
     def researcher(self, settings: Settings, sleep: Sleep | None = None) -> Generator[Researcher]:
@@ -162,9 +223,7 @@ class Stub:
         workspace = Workspace(settings.config_dir)
         try:
             providers = ProviderRegistry(settings, workspace, self.environ)
-            yield Researcher(
-                providers.configured, workspace, max_cycles=settings.max_cycles, sleep=sleep
-            )
+            yield Researcher(settings, providers.configured, workspace, sleep)
         finally:
             workspace.close()
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import anyio
 
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.providers.run_limiter import FindSlot, RunLimiter
+from gemini_cli_mcp.research.requests import SearchRequest
 from gemini_cli_mcp.research.researcher import Researcher
+from gemini_cli_mcp.research.result_json import to_json
 from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.types import ProgressCallback
@@ -39,10 +42,10 @@ class AcpProgram:
     async def search(
         self, query: str = QUESTION, progress: ProgressCallback | None = None
     ) -> Result:
-        progress = progress or self.stub.messages.append
-        return await search(
-            self._researcher, query, timeout=self._settings.timeout, progress=progress
+        context = CallContext(
+            progress=progress or self.stub.messages.append, timeout=self._settings.timeout
         )
+        return to_json(await search(SearchRequest(query), context, self._researcher))
 
     def pids(self) -> list[int]:
         """Return the pids of this program's ACP processes."""
@@ -72,7 +75,7 @@ async def acp_program(stub: Stub) -> AsyncGenerator[AcpProgram]:
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(providers.run_pools)
-            researcher = Researcher(providers.configured, workspace, max_cycles=settings.max_cycles)
+            researcher = Researcher(settings, providers.configured, workspace)
             yield AcpProgram(stub, researcher, provider, settings)
             tasks.cancel_scope.cancel()
     finally:

@@ -61,8 +61,8 @@ async def in_process_client(
     stub: Stub, mode: Any = "auto", **options: Any
 ) -> AsyncGenerator[Client]:
     """A client of a server in this process; everything but the transport is as in production."""
-    server = McpApp(stub.settings, stub.environ, Workspace(stub.config_dir))
-    async with Client(server, mode=mode, **options) as client:
+    app = McpApp(stub.settings, stub.environ, Workspace(stub.config_dir))
+    async with Client(app.server, mode=mode, **options) as client:
         yield client
 
 

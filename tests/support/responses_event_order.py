@@ -2,10 +2,6 @@
 
 from typing import Any
 
-PARTS = {
-    "response.content_part.added": ("content_index", "part"),
-    "response.reasoning_summary_part.added": ("summary_index", "part"),
-}
 END_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 SEARCH_PHASES = ("in_progress", "searching", "completed")
 

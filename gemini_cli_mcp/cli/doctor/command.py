@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from gemini_cli_mcp import __version__
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.cli.doctor import environment_checks
 from gemini_cli_mcp.cli.doctor.dry_run import check_dry_run
 from gemini_cli_mcp.cli.doctor.findings import Finding, can_search, ok, problem
@@ -22,12 +23,12 @@ from gemini_cli_mcp.cli.doctor.gemini_and_node_checks import check_binary, check
 from gemini_cli_mcp.cli.doctor.sign_in_checks import check_sign_in
 from gemini_cli_mcp.cli.output import INTERRUPTED_EXIT_CODE
 from gemini_cli_mcp.errors import ConfigError, GeminiMcpError
-from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.registry import ProviderRegistry
-from gemini_cli_mcp.redaction import redact
 from gemini_cli_mcp.research.grounded_search import grounded_search
+from gemini_cli_mcp.research.requests import parse_grounded_search
 from gemini_cli_mcp.research.researcher import Researcher
+from gemini_cli_mcp.sanitize import redact
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
@@ -62,9 +63,9 @@ def doctor(
         return INTERRUPTED_EXIT_CODE
     search_works = can_search(findings)
     if as_json:
-        summary: JsonObject = {
+        summary = {
             "ok": search_works,
-            "findings": [finding.as_object() for finding in findings],
+            "findings": [finding.to_json() for finding in findings],
         }
         json.dump(summary, sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -109,7 +110,8 @@ async def run_checks(
             async for finding in check:
                 yield finding
         except OSError as error:
-            location = f" ({error.filename})" if error.filename else ""
+            filename = cast("object", error.filename)
+            location = f" ({filename})" if filename else ""
             yield problem(
                 topic,
                 f"could not be checked: {error.strerror}{location}",
@@ -145,8 +147,10 @@ async def _check_live_search(
     workspace = Workspace(settings.config_dir)
     try:
         providers = ProviderRegistry(settings, workspace, environ).configured
-        researcher = Researcher(providers, workspace, max_cycles=1)
-        result = await grounded_search(researcher, settings, LIVE_QUESTION, progress=lambda _: None)
+        researcher = Researcher(settings, providers, workspace)
+        request = parse_grounded_search({"query": LIVE_QUESTION}, settings)
+        context = CallContext(timeout=settings.timeout)
+        result = await grounded_search(request, context, researcher)
     except GeminiMcpError as error:
         yield problem(
             "live search",
@@ -154,7 +158,6 @@ async def _check_live_search(
             error.next_step,
         )
     else:
-        seconds = result["metadata"]["duration_ms"] / 1000
-        yield ok("live search", f"{len(result['sources'])} sources in {seconds:.1f} s")
+        yield ok("live search", f"{len(result.sources)} sources in {result.duration:.1f} s")
     finally:
         workspace.close()

@@ -13,14 +13,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import anyio
 
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.cli.doctor.findings import UPGRADE_COMMAND, Finding, note, ok, problem
 from gemini_cli_mcp.errors import GeminiMcpError
-from gemini_cli_mcp.json_values import JsonObject
+from gemini_cli_mcp.json_values import list_or_empty, object_or_empty
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path
 from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
+from gemini_cli_mcp.providers.gemini.home import search_profile
 from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
@@ -72,16 +75,12 @@ async def _check_isolation(
 ) -> Finding:
     provider = GeminiCliProvider(settings, workspace, environ, RunLimiter(1, 1), QuotaBreakers())
     try:
-        reply = await provider.ask(DRY_RUN_PROMPT, lambda _: None)
+        reply = await provider.ask(DRY_RUN_PROMPT, CallContext())
     except GeminiMcpError as error:
         return problem("dry run", f"a search on loopback failed: {error.message}", UPGRADE_COMMAND)
-    tools = {
-        declaration.get("name")
-        for body in api.bodies
-        for tool in body.get("tools", [])
-        for declaration in tool.get("functionDeclarations", [])
-    }
-    if canary in json.dumps(api.bodies) or tools != {SEARCH_TOOL, FETCH_TOOL}:
+    tools = {name for request in api.requests for name in request.tool_names}
+    saw_canary = any(canary in request.text for request in api.requests)
+    if saw_canary or tools != {SEARCH_TOOL, FETCH_TOOL}:
         return problem(
             "isolation",
             "the user's own gemini configuration leaked into the run",
@@ -93,12 +92,12 @@ async def _check_isolation(
             f"searches work, but with weaker evidence ({reply.evidence})",
             UPGRADE_COMMAND,
         )
-    kilobytes = sum(len(json.dumps(body)) for body in api.bodies) / 1000
+    kilobytes = sum(len(request.text) for request in api.requests) / 1000
     return ok(
         "isolation",
         "a dry run on loopback (stream-json) had only the two search tools, recorded its sources "
         "and saw none of your configuration; it sent "
-        f"{kilobytes:.0f} kB in {len(api.bodies)} requests",
+        f"{kilobytes:.0f} kB in {len(api.requests)} requests",
     )
 
 
@@ -109,7 +108,12 @@ async def _check_acp(settings: Settings, workspace: Workspace, environ: dict[str
         update={"limits": replace(settings.limits, telemetry_timeout=0.0)}
     )
     provider = GeminiCliProvider(
-        settings, workspace, environ, RunLimiter(0, 1), QuotaBreakers(), warm=True
+        settings,
+        workspace,
+        environ,
+        RunLimiter(0, 1),
+        QuotaBreakers(),
+        pooled_profile=search_profile(settings.model),
     )
     messages: list[str] = []
     async with anyio.create_task_group() as tasks:
@@ -118,7 +122,7 @@ async def _check_acp(settings: Settings, workspace: Workspace, environ: dict[str
             while not provider.has_ready_process:
                 await anyio.sleep(0.1)
             with suppress(GeminiMcpError):
-                await provider.ask(DRY_RUN_PROMPT, messages.append)
+                await provider.ask(DRY_RUN_PROMPT, CallContext(progress=messages.append))
         tasks.cancel_scope.cancel()
     if not messages or "starting gemini" in messages:
         return note(
@@ -143,40 +147,68 @@ def _write_canary_config(folder: Path) -> str:
     return canary
 
 
+@dataclass(frozen=True)
+class _ApiRequest:
+    """A request of the CLI to the fake API."""
+
+    text: str
+    tool_names: tuple[str, ...]
+    """Functions that the model may call."""
+    is_search: bool
+    has_function_response: bool
+
+    @classmethod
+    def parse(cls, text: str) -> "_ApiRequest":
+        body = object_or_empty(cast("object", json.loads(text)))
+        tools = [object_or_empty(tool) for tool in list_or_empty(body.get("tools"))]
+        declarations = [
+            object_or_empty(declaration)
+            for tool in tools
+            for declaration in list_or_empty(tool.get("functionDeclarations"))
+        ]
+        return cls(
+            text,
+            tuple(str(declaration.get("name")) for declaration in declarations),
+            any("googleSearch" in tool for tool in tools),
+            "functionResponse" in json.dumps(body.get("contents")),
+        )
+
+
 @dataclass
 class _FakeApi:
     url: str
-    bodies: list[JsonObject] = field(default_factory=list[JsonObject])
+    requests: list[_ApiRequest] = field(default_factory=list[_ApiRequest])
 
 
-def _reply_to(body: JsonObject) -> JsonObject:
-    """Reply with one search call, then with one sentence."""
-    contents = json.dumps(body.get("contents"))
-    candidate: JsonObject = {"finishReason": "STOP", "index": 0}
-    part: JsonObject = {"text": "Done."}
-    if "googleSearch" in json.dumps(body.get("tools", [])):
-        web = {
-            "uri": f"https://{GOOGLE_REDIRECT_HOST}/grounding-api-redirect/x",
-            "title": "example.com",
-        }
-        support = {"segment": {"startIndex": 0, "endIndex": 4}, "groundingChunkIndices": [0]}
-        candidate["groundingMetadata"] = {
-            "groundingChunks": [{"web": web}],
-            "groundingSupports": [support],
-        }
-    elif body.get("tools") and "functionResponse" not in contents:
-        part = {"functionCall": {"name": SEARCH_TOOL, "args": {"query": "dry run"}, "id": "1"}}
-    candidate["content"] = {"role": "model", "parts": [part]}
-    return {"candidates": [candidate]}
+def _reply_to(request: _ApiRequest) -> bytes:
+    """Reply to a search with a source, else with one search call, then with one sentence."""
+    call = {"functionCall": {"name": SEARCH_TOOL, "args": {"query": "dry run"}, "id": "1"}}
+    wants_call = request.tool_names and not request.is_search and not request.has_function_response
+    part = call if wants_call else {"text": "Done."}
+    content = {"role": "model", "parts": [part]}
+    web = {
+        "uri": f"https://{GOOGLE_REDIRECT_HOST}/grounding-api-redirect/x",
+        "title": "example.com",
+    }
+    support = {"segment": {"startIndex": 0, "endIndex": 4}, "groundingChunkIndices": [0]}
+    grounding = {"groundingChunks": [{"web": web}], "groundingSupports": [support]}
+    candidate = {
+        "finishReason": "STOP",
+        "index": 0,
+        "content": content,
+        **({"groundingMetadata": grounding} if request.is_search else {}),
+    }
+    return json.dumps({"candidates": [candidate]}).encode()
 
 
 @contextmanager
 def _serve_fake_api() -> Generator[_FakeApi]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            api.bodies.append(body)
-            data = json.dumps(_reply_to(body)).encode()
+            text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            request = _ApiRequest.parse(text)
+            api.requests.append(request)
+            data = _reply_to(request)
             is_stream = "stream" in self.path
             if is_stream:
                 data = b"data: " + data + b"\r\n\r\n"

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from gemini_cli_mcp.json_values import JsonObject
-
 UPGRADE_COMMAND = "npm install -g @google/gemini-cli@latest"
 
 Status = Literal["ok", "note", "problem"]
@@ -23,8 +21,9 @@ class Finding:
     provider: str | None = None
     """The provider concerned, if any; one working provider is enough for a search."""
 
-    def as_object(self) -> JsonObject:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    def to_json(self) -> dict[str, str]:
+        fields: dict[str, str | None] = asdict(self)
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def can_search(findings: Sequence[Finding]) -> bool:

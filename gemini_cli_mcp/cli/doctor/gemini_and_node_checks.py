@@ -8,7 +8,7 @@ from pathlib import Path
 from gemini_cli_mcp.cli.doctor.findings import UPGRADE_COMMAND, Finding, note, ok, problem
 from gemini_cli_mcp.cli.install import program_argv
 from gemini_cli_mcp.errors import CliNotFound
-from gemini_cli_mcp.process.run import run
+from gemini_cli_mcp.process.run import read_output
 from gemini_cli_mcp.providers.gemini.binary import (
     GeminiBinary,
     child_path,
@@ -70,7 +70,8 @@ async def check_starts(
 ) -> Finding | None:
     """Return a problem if the system cannot start the binary, otherwise None."""
     try:
-        await _output_of([*binary.argv, "--version"], child_path(binary, environ), cwd)
+        env = {"PATH": child_path(binary, environ)}
+        await read_output([*binary.argv, "--version"], env=env, cwd=cwd)
     except OSError as error:
         return problem(
             "gemini CLI", f"{binary.path} cannot be run: {error.strerror}", UPGRADE_COMMAND
@@ -88,7 +89,8 @@ async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path
             f"install Node {MIN_NODE_MAJOR} or newer, or add its folder to PATH",
         )
     try:
-        version = await _output_of([program, "--version"], child_path(binary, environ), cwd)
+        env = {"PATH": child_path(binary, environ)}
+        version = (await read_output([program, "--version"], env=env, cwd=cwd)).stdout
     except OSError as error:
         version = f"not a working Node ({error.strerror})"
     match = re.match(r"v(\d+)\.", version)
@@ -101,17 +103,3 @@ async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path
             f"{Path(program).parent} on PATH",
         )
     return ok("Node", f"{version} at {program}")
-
-
-async def _output_of(argv: list[str], path: str, cwd: Path) -> str:
-    lines: list[bytes] = []
-    await run(
-        argv,
-        stdin=b"",
-        env={"PATH": path},
-        cwd=cwd,
-        on_line=lines.append,
-        idle_timeout=lambda: 10.0,
-        timeout=10.0,
-    )
-    return b"".join(lines).decode(errors="replace").strip()

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem
 from gemini_cli_mcp.json_values import object_or_empty
-from gemini_cli_mcp.providers.gemini.home import SignIn, available_sign_ins, user_folder
+from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, available_sign_ins, user_folder
 
 SIGN_IN_OPTIONS = (
     "Since June 2026 Google no longer accepts personal Google logins (free, AI Pro, AI Ultra) in "
@@ -66,7 +67,8 @@ def _is_enterprise(environ: Mapping[str, str]) -> bool:
 
 def _selected_auth_type(settings_file: Path) -> object:
     try:
-        content = object_or_empty(json.loads(settings_file.read_text(encoding="utf-8")))
+        text = settings_file.read_text(encoding="utf-8")
+        content = object_or_empty(cast("object", json.loads(text)))
     except (OSError, ValueError, RecursionError):
         return None
     security = object_or_empty(content.get("security"))

@@ -1,106 +1,130 @@
 """Answer a Responses request with the upstream's Responses API or its chat completions."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 
-from gemini_cli_mcp.gateway.continuations import ResponseContinuations, conversation_key
+from gemini_cli_mcp.gateway.events import TurnStarted
+from gemini_cli_mcp.gateway.passthrough import pass_through
 from gemini_cli_mcp.gateway.response_writer import ResponseWriter
-from gemini_cli_mcp.gateway.responses.builder import ResponseBuilder, initial_response
-from gemini_cli_mcp.gateway.responses.chat_request import to_chat_request
-from gemini_cli_mcp.gateway.responses.native import NativeLoop
-from gemini_cli_mcp.gateway.responses.via_chat import ChatToResponses
+from gemini_cli_mcp.gateway.responses.builder import ResponseBuilder
+from gemini_cli_mcp.gateway.responses.continuations import ResponseContinuations
+from gemini_cli_mcp.gateway.responses.events import ResponseFinished, ResponsesEvent
+from gemini_cli_mcp.gateway.responses.native import RESPONSES_PATH, native_loop
+from gemini_cli_mcp.gateway.responses.output import WireEvent
+from gemini_cli_mcp.gateway.responses.request import ResponsesRequest
+from gemini_cli_mcp.gateway.responses.via_chat import via_chat
 from gemini_cli_mcp.gateway.search_runner import SearchRunner
-from gemini_cli_mcp.gateway.tool_loop import ChatToolLoop
-from gemini_cli_mcp.gateway.upstream_client import Headers, UpstreamClient
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty
-from gemini_cli_mcp.settings.engines_file import Engines
-
-INCLUDE_SOURCES = "web_search_call.action.sources"
-"""The `include` value that requests the sources of each search."""
+from gemini_cli_mcp.gateway.upstream_capabilities import UpstreamCapabilities
+from gemini_cli_mcp.gateway.upstream_client import Headers, UpstreamClient, UpstreamRejected
+from gemini_cli_mcp.settings.engines import Engines
 
 
+@dataclass(frozen=True)
 class ResponsesEndpoint:
     """One request to `/v1/responses`."""
 
-    def __init__(
-        self,
-        upstream: UpstreamClient,
-        request: JsonObject,
-        engines: Engines | None,
-        runner: SearchRunner,
-        owner: str,
-        continuations: ResponseContinuations,
-        previous_response_id: object = None,
-    ) -> None:
-        """Without engines the request does not get our tool.
+    upstream: UpstreamClient
+    request: ResponsesRequest
+    engines: Engines | None
+    """Without engines the request does not get our tool."""
+    runner: SearchRunner
+    owner: str
+    continuations: ResponseContinuations
+    capabilities: UpstreamCapabilities
+    previous_response_id: object = None
+    """The response that the client continues, as the client knows it."""
 
-        `previous_response_id` is the response that the client continues, as the client knows it.
-        """
-        self.upstream = upstream
-        self.request = request
-        self.engines = engines
-        self._runner = runner
-        self._owner = owner
-        self._continuations = continuations
-        include_sources = INCLUDE_SOURCES in list_or_empty(request.get("include"))
-        self._builder = ResponseBuilder(
-            initial_response(request),
-            include_sources=include_sources,
-            previous_response_id=previous_response_id,
-        )
+    async def pass_through_or_answer(self, writer: ResponseWriter, content: bytes) -> None:
+        """Pass the request through byte for byte if the upstream has the Responses API."""
+        upstream = self.upstream.upstream
+        if self.capabilities.supports_responses(upstream):
+            try:
+                status = await pass_through(
+                    "POST",
+                    self.upstream,
+                    RESPONSES_PATH,
+                    writer,
+                    content,
+                    keep_encoding=self.capabilities.is_native(upstream),
+                )
+            except UpstreamRejected as error:
+                self.capabilities.mark_chat_only(upstream, error)
+            else:
+                if status == 200:
+                    self.capabilities.mark_native(upstream)
+                return
+        await self.answer(writer)
 
-    async def answer_natively(self, writer: ResponseWriter) -> None:
-        """Use the Responses API; raise UpstreamRejected, for example if the upstream lacks it."""
-        stream_writer = self._stream_writer(writer)
-        loop = NativeLoop(
-            self.upstream, self.request, self.engines, self._runner, self._builder, stream_writer
-        )
-        response = await loop.run()
-        if loop.continuation:
-            self._continuations.keep_upstream(
-                self._owner, str(response.get("id")), loop.continuation
+    async def answer(self, writer: ResponseWriter) -> None:
+        """Run the tool loop and answer with its outcome, streamed or complete."""
+        builder = ResponseBuilder(self.request, self.previous_response_id)
+        if self.request.stream:
+            await writer.stream(
+                lambda writer: self._answer(builder, writer),
+                lambda error: _send_events(writer, builder.fail(error)),
             )
-        conversation = conversation_key(self.request)
-        if loop.continuation and loop.continuation.pending_outputs and conversation:
-            self._continuations.keep_upstream(self._owner, conversation, loop.continuation)
-        await self._finish(writer, response, loop.headers, loop.client_call_ids)
+        else:
+            await self._answer(builder, writer)
 
-    async def answer_via_chat(self, writer: ResponseWriter) -> None:
-        """Use chat completions; raise UnsupportedByUpstream if they cannot express the request."""
-        chat_request = to_chat_request(self.request)
-        listener = ChatToResponses(self._builder, self._runner, self._stream_writer(writer))
-        loop = ChatToolLoop(self.upstream, chat_request, self.engines, self._runner, listener)
-        try:
-            last_turn = await loop.run()
-        except Exception:
-            listener.join_all()
-            raise
-        response = await listener.end(last_turn, loop.usage)
-        client_call_ids = [call.id for call in last_turn.client_calls]
-        await self._finish(writer, response, listener.headers, client_call_ids)
+    async def _answer(self, builder: ResponseBuilder, writer: ResponseWriter) -> None:
+        """Use the API that the upstream supports."""
+        upstream = self.upstream.upstream
+        with self.upstream.limit_turns() as client:
+            if self.capabilities.supports_responses(upstream):
+                loop = native_loop(self.request, client, self.engines, self.runner)
+                try:
+                    await self._write(loop, builder, writer)
+                except UpstreamRejected as error:
+                    self.capabilities.mark_chat_only(upstream, error)
+                else:
+                    self.capabilities.mark_native(upstream)
+                    return
+            loop = via_chat(self.request, client, self.engines, self.runner)
+            await self._write(loop, builder, writer)
 
-    async def fail(self, error: JsonObject) -> None:
-        """Report to the client why its stream ends."""
-        await self._builder.fail(error)
-
-    def _stream_writer(self, writer: ResponseWriter) -> ResponseWriter | None:
-        """Send events to the writer and return it; None if the client requested no stream."""
-        if not self.request.get("stream"):
-            return None
-        self._builder.send_event = writer.send_event
-        return writer
-
-    async def _finish(
+    async def _write(
         self,
+        loop: AsyncGenerator[ResponsesEvent],
+        builder: ResponseBuilder,
         writer: ResponseWriter,
-        response: JsonObject,
-        headers: Headers,
-        client_call_ids: Sequence[str],
     ) -> None:
-        if client_call_ids:
-            self._continuations.keep_searches(
-                self._owner, self._builder.finished_searches, client_call_ids
-            )
-        if self.request.get("stream"):
+        """Send each event as soon as the loop yields it, or the response at the end."""
+        streaming = self.request.stream
+        headers: Headers = []
+        async with aclosing(loop) as events:
+            async for event in events:
+                if isinstance(event, TurnStarted):
+                    headers = event.headers
+                    if streaming:
+                        await writer.open_stream(headers)
+                wire_events = builder.apply(event)
+                if isinstance(event, ResponseFinished):
+                    self._keep(event, builder)  # before the client can send its next request
+                if streaming:
+                    await _send_events(writer, wire_events)
+        if streaming:
             await writer.end()
         else:
-            await writer.send_json(200, headers, response)
+            await writer.send_json(200, headers, builder.response)
+
+    def _keep(self, finished: ResponseFinished, builder: ResponseBuilder) -> None:
+        """Keep what the upstream needs again with the client's next request."""
+        response_id = str(builder.response.get("id"))
+        continuation = finished.continuation
+        if continuation and (
+            continuation.pending_searches or continuation.response_id != response_id
+        ):
+            self.continuations.keep_upstream(self.owner, response_id, continuation)
+        conversation = self.request.conversation_key
+        if continuation and continuation.pending_searches and conversation:
+            self.continuations.keep_upstream(self.owner, conversation, continuation)
+        if finished.client_call_ids:
+            self.continuations.keep_searches(
+                self.owner, builder.finished_searches, finished.client_call_ids
+            )
+
+
+async def _send_events(writer: ResponseWriter, events: Sequence[WireEvent]) -> None:
+    for event in events:
+        await writer.send_event(event.as_json())

@@ -3,27 +3,68 @@
 import json
 import re
 from dataclasses import dataclass, field
+from typing import cast
 
-from gemini_cli_mcp.json_values import JsonObject, int_or_zero, object_or_empty
+from gemini_cli_mcp.json_values import JsonValue
 from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.sanitize import truncate_line
 from gemini_cli_mcp.types import ProgressCallback, RecordedFetch, RecordedSearch, Source, Usage
 
 SEARCH_TOOL = "search_web"
 FETCH_TOOL = "read_url_content"
+UNFINISHED = "the call did not finish"
 MAX_PROGRESS_CHARS = 80
 """Maximum length of a query or URL in progress messages."""
 
 _LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\((https?://(?:[^\s()]|\([^\s()]*\))+)\)")
 
 
+@dataclass(frozen=True)
+class InitEvent:
+    """The run started."""
+
+    model: str | None
+
+
+@dataclass(frozen=True)
+class ToolStep:
+    """The state of a search or fetch; there are several for each call."""
+
+    step_id: str
+    tool_name: str
+    query: str
+    url: str
+    state: str
+    """`DONE`, `ERROR`, or a state before the end."""
+    output: str
+    error: str
+
+
+@dataclass(frozen=True)
+class TextStep:
+    """The model writes its answer."""
+
+
+@dataclass(frozen=True)
+class ResultEvent:
+    """A turn ended."""
+
+    status: str
+    error: str
+    response: str
+    usage: Usage | None
+    """Token counts, without the number of tool calls."""
+
+
+AgyEvent = InitEvent | ToolStep | TextStep | ResultEvent
+
+
 @dataclass
 class AgyEventLog:
-    """Parses the stdout of one run, line by line."""
+    """The events of one run, collected as they arrive."""
 
     progress: ProgressCallback
-    result: JsonObject | None = None
-    """Payload of the event that ends a turn."""
+    result: ResultEvent | None = None
     has_started: bool = False
     _model: str | None = None
     _searches: dict[str, RecordedSearch] = field(default_factory=dict[str, RecordedSearch])
@@ -32,77 +73,118 @@ class AgyEventLog:
 
     def feed_line(self, line: bytes) -> None:
         """Process the next line; lines that are not events are ignored."""
-        try:
-            # Not strict: older versions write raw line breaks inside strings.
-            event = object_or_empty(json.loads(line.decode("utf-8", "replace"), strict=False))
-        except (ValueError, RecursionError):
-            return
-        name = event.get("event")
-        payload = object_or_empty(event.get(str(name)))
-        if name == "init":
-            self.has_started = True
-            self._model = str(payload.get("model") or "") or None
-            self.progress("asking the model")
-        elif name == "step_update":
-            self._handle_step(payload)
-        elif name == "result":
-            self.result = payload
+        match parse_event(line):
+            case InitEvent(model):
+                self.has_started = True
+                self._model = model
+                self.progress("asking the model")
+            case ToolStep(tool_name=tool_name) as step:
+                if tool_name == SEARCH_TOOL:
+                    self._handle_search(step)
+                else:
+                    self._handle_fetch(step)
+            case TextStep():
+                if not self._is_writing:
+                    self._is_writing = True
+                    self.progress("writing the answer")
+            case ResultEvent() as result:
+                self.result = result
+            case None:
+                pass
 
     @property
     def text(self) -> str:
-        return str(object_or_empty(self.result).get("response") or "")
+        return self.result.response if self.result else ""
 
     def reply(self) -> Reply:
         """Return the answer with the searches and fetches of the run."""
-        usage = object_or_empty(object_or_empty(self.result).get("usage"))
-        counts = Usage(
-            int_or_zero(usage.get("input_tokens")),
-            int_or_zero(usage.get("output_tokens")),
-            int_or_zero(usage.get("cache_read_tokens")),
-            int_or_zero(usage.get("total_tokens")),
-            len(self._searches) + len(self._fetches),
-        )
+        usage = self.result.usage if self.result else None
+        tool_calls = Usage(tool_calls=len(self._searches) + len(self._fetches))
         return Reply(
             self.text,
             self._model,
             "ledger",
             tuple(self._searches.values()),
             tuple(self._fetches.values()),
-            counts if usage else None,
+            usage + tool_calls if usage else None,
         )
 
-    def _handle_step(self, step: JsonObject) -> None:
-        info = object_or_empty(step.get("tool_info"))
-        tool = step.get("tool_name") or info.get("name")
-        step_id = f"{step.get('conversation_id')} {step.get('step_index')}"
-        state = "ERROR" if info.get("error") else step.get("state")
-        parameters = object_or_empty(info.get("parameters"))
-        error_message = str(object_or_empty(info.get("error")).get("message") or "unknown error")
-        if tool == SEARCH_TOOL:
-            query = str(parameters.get("query") or "")
-            if step_id not in self._searches:
-                self.progress(f"searching “{truncate_line(query, MAX_PROGRESS_CHARS)}”")
-            search = self._searches.get(step_id, RecordedSearch(query, "the call did not finish"))
-            query = query or search.query
-            if state != "DONE" and search.error is None:
-                return  # a later update of a search that has already succeeded
-            if state == "DONE":
-                output = str(info.get("output") or "")
-                links = {url: Source(url, title) for title, url in _LINK.findall(output)}
-                self._searches[step_id] = RecordedSearch(
-                    query, None, tuple(links.values()), output.strip()
-                )
-            else:
-                error = error_message if state == "ERROR" else search.error
-                self._searches[step_id] = RecordedSearch(query, error)
-        elif tool == FETCH_TOOL:
-            url = str(parameters.get("Url") or parameters.get("url") or "")
-            if step_id not in self._fetches:
-                self.progress(f"reading {truncate_line(url, MAX_PROGRESS_CHARS)}")
-            is_done = state == "DONE" and url
-            self._fetches[step_id] = (
-                RecordedFetch(pages=(Source(url, ""),)) if is_done else RecordedFetch(error_message)
+    def _handle_search(self, step: ToolStep) -> None:
+        if step.step_id not in self._searches:
+            self.progress(f"searching “{truncate_line(step.query, MAX_PROGRESS_CHARS)}”")
+        search = self._searches.get(step.step_id, RecordedSearch(step.query, UNFINISHED))
+        query = step.query or search.query
+        if step.state == "DONE":
+            matches = _LINK.finditer(step.output)
+            links = {match[2]: Source(match[2], match[1]) for match in matches}
+            self._searches[step.step_id] = RecordedSearch(
+                query, None, tuple(links.values()), step.output.strip()
             )
-        elif step.get("text_delta") and not self._is_writing:
-            self._is_writing = True
-            self.progress("writing the answer")
+        elif search.error is not None:  # otherwise it has already succeeded
+            error = step.error if step.state == "ERROR" else search.error
+            self._searches[step.step_id] = RecordedSearch(query, error)
+
+    def _handle_fetch(self, step: ToolStep) -> None:
+        fetch = self._fetches.get(step.step_id)
+        if fetch is None:
+            self.progress(f"reading {truncate_line(step.url, MAX_PROGRESS_CHARS)}")
+        if step.state == "DONE" and step.url:
+            self._fetches[step.step_id] = RecordedFetch(pages=(Source(step.url, ""),))
+        elif fetch is None or fetch.error is not None:  # otherwise it has already succeeded
+            self._fetches[step.step_id] = RecordedFetch(step.error)
+
+
+def parse_event(line: bytes) -> AgyEvent | None:
+    """Parse a line of output; None if it is not an event, or of no interest."""
+    try:
+        # Not strict: older versions write raw line breaks inside strings.
+        value = cast("JsonValue", json.loads(line.decode("utf-8", "replace"), strict=False))
+    except (ValueError, RecursionError):
+        return None
+    match value:
+        case {"event": "init", **fields}:
+            return InitEvent(_string(_object(fields.get("init")).get("model")) or None)
+        case {"event": "step_update", "step_update": {**step}}:
+            return _parse_step(step)
+        case {"event": "result", **fields}:
+            return _parse_result(_object(fields.get("result")))
+        case _:
+            return None
+
+
+def _parse_step(step: dict[str, JsonValue]) -> ToolStep | TextStep | None:
+    info = _object(step.get("tool_info"))
+    tool_name = step.get("tool_name") or info.get("name")
+    if tool_name not in (SEARCH_TOOL, FETCH_TOOL):
+        return TextStep() if step.get("text_delta") else None
+    parameters, error = _object(info.get("parameters")), info.get("error")
+    return ToolStep(
+        f"{step.get('conversation_id')} {step.get('step_index')}",
+        str(tool_name),
+        _string(parameters.get("query")),
+        _string(parameters.get("Url")) or _string(parameters.get("url")),
+        "ERROR" if error else _string(step.get("state")),
+        _string(info.get("output")),
+        _string(_object(error).get("message")) or "unknown error",
+    )
+
+
+def _parse_result(fields: dict[str, JsonValue]) -> ResultEvent:
+    counts = _object(fields.get("usage"))
+    names = ("input_tokens", "output_tokens", "cache_read_tokens", "total_tokens")
+    values = (counts.get(name) for name in names)
+    usage = Usage(*(value if isinstance(value, int) else 0 for value in values))
+    return ResultEvent(
+        _string(fields.get("status")),
+        str(fields.get("error") or ""),
+        _string(fields.get("response")),
+        usage if counts else None,
+    )
+
+
+def _object(value: JsonValue) -> dict[str, JsonValue]:
+    return value if isinstance(value, dict) else {}
+
+
+def _string(value: JsonValue) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,14 +1,14 @@
 """A fixed number of ACP processes, replaced when they reach a limit, stopped when idle."""
 
 import logging
-import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_hex
+from typing import cast
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.providers.gemini.acp_client import (
@@ -16,12 +16,14 @@ from gemini_cli_mcp.providers.gemini.acp_client import (
     AcpError,
     AgentUnavailable,
 )
+from gemini_cli_mcp.providers.gemini.acp_lifecycle import ProcessState
 from gemini_cli_mcp.providers.gemini.acp_process import AcpProcess, AcpSlot
-from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path, find_gemini
-from gemini_cli_mcp.providers.gemini.home import Profile, SignIn, available_sign_ins, prepare_home
+from gemini_cli_mcp.providers.gemini.binary import GeminiBinary
+from gemini_cli_mcp.providers.gemini.home import Profile
+from gemini_cli_mcp.providers.gemini.launcher import Launcher
+from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, SignIns
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +44,21 @@ class AcpPool:
     def __init__(
         self,
         settings: Settings,
-        workspace: Workspace,
-        environ: Mapping[str, str],
         profile: Profile,
+        launcher: Launcher,
+        sign_ins: SignIns,
         limiter: RunLimiter,
     ) -> None:
         self._settings = settings
-        self._workspace = workspace
-        self._environ = environ
         self.profile = profile
+        self._launcher = launcher
+        self._sign_ins = sign_ins
         self._limiter = limiter
         self._processes: dict[AcpProcess, LaunchSpec] = {}
-        self._rejected_specs: set[LaunchSpec] = set()
-        self._working_sign_in: SignIn | None = None
+        """The processes that accept runs or finish their last ones."""
+        self._rejected_specs: dict[LaunchSpec, int] = {}
+        """Specs whose sign-in the CLI rejected, and how often dedicated runs had succeeded with
+        that sign-in; a later success makes the spec usable again."""
         self._slot_requested = anyio.Event()
         """Set, and replaced, when a run finds no free slot."""
 
@@ -63,7 +67,7 @@ class AcpPool:
         spec = self._launch_spec()
         if spec:
             for process in [process for process, other in self._processes.items() if other != spec]:
-                process.retire("sign-in or binary changed")
+                process.lifecycle.retire("sign-in or binary changed")
         best = max(self._processes, key=lambda process: process.free_slots, default=None)
         if best and best.free_slots > 0:
             return best.acquire()
@@ -75,11 +79,6 @@ class AcpPool:
     def is_ready(self) -> bool:
         """Whether a process has a free slot."""
         return any(process.free_slots > 0 for process in self._processes)
-
-    def mark_working(self, sign_in: SignIn) -> None:
-        """Record that a dedicated run succeeded with this sign-in."""
-        self._working_sign_in = sign_in
-        self._rejected_specs = {spec for spec in self._rejected_specs if spec.sign_in != sign_in}
 
     async def run(self) -> None:
         """Maintain the processes until cancelled."""
@@ -95,19 +94,21 @@ class AcpPool:
             while not (needed and (spec := self._launch_spec())):
                 await self._slot_requested.wait()
                 needed = True
-            process: AcpProcess | None = await tasks.start(self._run_process, spec, previous)
+            process = cast(
+                "AcpProcess | None", await tasks.start(self._run_process, spec, previous)
+            )
             if process is None:
                 failures += 1
                 await self._wait_before_restart(failures, spec)
                 continue
             if previous:  # only now, so that one process is always available
-                previous.retire("replaced")
-            await process.needs_replacement.wait()
-            if previous and not process.is_retired:
-                await previous.exited.wait()
-            previous = None if process.is_retired else process
-            needed = not process.retired_idle
-            failures = 0 if process.run_count or process.retired_idle else failures + 1
+                previous.lifecycle.retire("replaced")
+            await process.lifecycle.wait_for(ProcessState.WORN)
+            if previous and not process.lifecycle.is_retired:
+                await previous.lifecycle.wait_for(ProcessState.GONE)
+            previous = None if process.lifecycle.is_retired else process
+            needed = not process.lifecycle.retired_idle
+            failures = 0 if process.run_count or process.lifecycle.retired_idle else failures + 1
             if failures:
                 await self._wait_before_restart(failures, spec)
 
@@ -126,23 +127,14 @@ class AcpPool:
         task_status: anyio.abc.TaskStatus[AcpProcess | None],
     ) -> None:
         """Run one process until it is drained; report it once ready, or None on failure."""
-        process = home = None
+        process = launch = None
         try:
             profile = replace(self.profile, name=f"warm-{token_hex(4)}")
-            with self._workspace.os_errors_as_config_error():
-                home = prepare_home(self._workspace, profile, spec.sign_in, self._settings.limits)
-            argv = [*spec.binary.argv, "--acp"]
-            argv += ["--model", profile.model] if profile.model else []
-            environ = {
-                **self._environ,
-                "PATH": child_path(spec.binary, self._environ),
-                "NO_BROWSER": "true",  # the user did not ask to sign in
-            }
-            async with AcpProcess.open(
-                argv, home, environ, self._workspace.root(), self._settings
-            ) as process:
+            launch = await anyio.to_thread.run_sync(
+                self._launcher.prepare_acp, spec.binary, profile, spec.sign_in
+            )
+            async with AcpProcess.open(launch, self._settings, self._limiter.dispatch) as process:
                 if await self._start(process, spec, previous.peak_runs if previous else 0):
-                    process.on_slot_free = self._limiter.dispatch
                     self._processes[process] = spec
                     logger.info("ACP process ready")
                     task_status.started(process)
@@ -153,10 +145,8 @@ class AcpPool:
         finally:
             if process:
                 self._processes.pop(process, None)
-                process.exited.set()
-                process.needs_replacement.set()
-            if home:
-                shutil.rmtree(home.path.parent, ignore_errors=True)
+            if launch:
+                launch.delete_home()
         with suppress(RuntimeError):  # already reported as ready
             task_status.started(None)
 
@@ -165,7 +155,7 @@ class AcpPool:
             await process.start(session_count)
         except AcpError as error:
             if error.code == NOT_SIGNED_IN_CODE:
-                self._rejected_specs.add(spec)
+                self._rejected_specs[spec] = self._sign_ins.success_count(spec.sign_in)
             logger.info("ACP process not started: session refused (error %d)", error.code)
         except (AgentUnavailable, TimeoutError):
             logger.info("ACP process not started: exited or timed out")
@@ -176,19 +166,17 @@ class AcpPool:
     def _launch_spec(self) -> LaunchSpec | None:
         """Return the spec for a process started now; None if ACP cannot be used."""
         try:
-            binary = find_gemini(self._settings.cli_path, self._environ)
-            sign_ins = available_sign_ins(self._environ)
+            binary = self._launcher.find_binary()
+            sign_ins, working = self._sign_ins.available(), self._sign_ins.working
             # Prefer the sign-in that dedicated runs use. Until one has succeeded, accept only
             # keys: an unverified login might open a browser to sign in again.
-            sign_in = self._working_sign_in if self._working_sign_in in sign_ins else sign_ins[0]
-            is_usable = (
-                sign_in.auth_type in ("gemini-api-key", "vertex-ai")
-                or sign_in == self._working_sign_in
-            )
+            sign_in = working if working in sign_ins else sign_ins[0]
+            is_usable = sign_in.auth_type in ("gemini-api-key", "vertex-ai") or sign_in == working
             if not binary.is_official or not sign_in.auth_type or not is_usable:
                 return None
             files = (path for path in (sign_in.env_file, sign_in.login_file) if path)
             spec = LaunchSpec(binary, sign_in, tuple(path.stat().st_mtime_ns for path in files))
         except (CliNotFound, OSError, RuntimeError):
             return None
-        return None if spec in self._rejected_specs else spec
+        is_rejected = self._rejected_specs.get(spec) == self._sign_ins.success_count(sign_in)
+        return None if is_rejected else spec

@@ -11,8 +11,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from gemini_cli_mcp.errors import CliNotFound
+from gemini_cli_mcp.json_values import JsonValue
 
 DESKTOP_APP_PATH = os.pathsep.join(("/usr/bin", "/bin", "/usr/sbin", "/sbin"))
 """PATH of a desktop app, without the folders that shell startup files add in a terminal."""
@@ -155,10 +157,13 @@ def _official_version(real_path: Path) -> str | None:
     for folder in real_path.parents:
         if (folder.parent.name, folder.name) == ("@google", "gemini-cli"):
             try:
-                package = json.loads((folder / "package.json").read_text(encoding="utf-8"))
-                return str(package["version"])
-            except (OSError, ValueError, KeyError, TypeError):
+                text = (folder / "package.json").read_text(encoding="utf-8")
+                package = cast("JsonValue", json.loads(text))
+            except (OSError, ValueError):
                 return None
+            if isinstance(package, dict) and "version" in package:
+                return str(package["version"])
+            return None
     return None
 
 

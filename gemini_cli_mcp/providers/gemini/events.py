@@ -1,14 +1,25 @@
 """Parse the CLI's stdout: stream-json events, or plain text if it does not emit any."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import quote, urlsplit
+from typing import cast
 
-from gemini_cli_mcp.json_values import JsonObject, int_or_zero, object_or_empty
+from gemini_cli_mcp.json_values import JsonValue
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.redaction import redact_known
-from gemini_cli_mcp.sanitize import truncate_line
+from gemini_cli_mcp.providers.gemini.event_types import (
+    ErrorEvent,
+    Event,
+    InitEvent,
+    MessageEvent,
+    ResultEvent,
+    RunStats,
+    ToolArguments,
+    ToolResultEvent,
+    ToolUseEvent,
+)
+from gemini_cli_mcp.providers.gemini.fetch_urls import requested_urls
+from gemini_cli_mcp.sanitize import redact_known, truncate_line
 from gemini_cli_mcp.types import ProgressCallback, RecordedSearch, Usage
 
 SEARCH_TOOL = "google_web_search"
@@ -17,21 +28,17 @@ UNFINISHED = "the call did not finish"
 MAX_PROGRESS_CHARS = 80
 """Maximum characters of a query or URL in a progress message."""
 
-_SAFE_IN_PATH = "!$%&'()*+,-./:;=@[]_|~"
-_SAFE_IN_QUERY = "!$%&()*+,-./:;=?@[]_`{|}~^\\"
-"""Characters that a browser does not percent-encode in a path and in a query."""
-
 
 @dataclass
 class EventLog:
-    """The stdout of one run, parsed line by line as it arrives."""
+    """The events of one run, collected as they arrive."""
 
     progress: ProgressCallback
     limits: Limits
     secrets: Sequence[str] = ()
     """Values that must not appear in progress messages, not even in part."""
     session_id: str | None = None
-    result: JsonObject | None = None
+    result: ResultEvent | None = None
     """The final event; None if the run was cut off."""
     error: str | None = None
     """Message of the last `error` event."""
@@ -40,9 +47,10 @@ class EventLog:
     _searches: dict[str, RecordedSearch] = field(default_factory=dict[str, RecordedSearch])
 
     def feed_line(self, line: bytes) -> None:
+        """Process the next line of stdout."""
         text = line.decode("utf-8", "replace").removeprefix("\N{BOM}")
-        event = _parse_event(text)
-        if event and (self.is_stream or (event["type"] == "init" and "session_id" in event)):
+        event = parse_event(text)
+        if event and (self.is_stream or isinstance(event, InitEvent)):
             self.add_event(event)
         elif not self.is_stream:
             self._plain_lines.append(text)
@@ -73,115 +81,136 @@ class EventLog:
 
     @property
     def usage(self) -> Usage | None:
-        stats = self._stats()
-        if not stats:
-            return None
-        return Usage(
-            input_tokens=int_or_zero(stats.get("input_tokens")),
-            output_tokens=int_or_zero(stats.get("output_tokens")),
-            cached_tokens=int_or_zero(stats.get("cached")),
-            total_tokens=int_or_zero(stats.get("total_tokens")),
-            tool_calls=int_or_zero(stats.get("tool_calls")),
-        )
+        stats = self.result.stats if self.result else None
+        return stats.usage if stats else None
 
     @property
     def busiest_model(self) -> str | None:
         """The model with the most tokens: main turns use more than the router and search helper."""
-        models = object_or_empty(self._stats().get("models"))
-        tokens = {
-            name: int_or_zero(object_or_empty(stats).get("total_tokens"))
-            for name, stats in models.items()
-        }
+        tokens = self._tokens_by_model
         return max(tokens, key=lambda name: tokens[name], default=None)
 
     def helper_model(self, main_model: str | None) -> str | None:
         """Return the search helper's model: the first one that is not the main model, if any."""
-        models = object_or_empty(self._stats().get("models"))
-        return next((name for name in models if name != main_model), main_model)
+        return next((name for name in self._tokens_by_model if name != main_model), main_model)
 
-    def _stats(self) -> JsonObject:
-        return object_or_empty(object_or_empty(self.result).get("stats"))
+    @property
+    def _tokens_by_model(self) -> Mapping[str, int]:
+        stats = self.result.stats if self.result else None
+        return stats.tokens_by_model if stats else {}
 
-    def add_event(self, event: JsonObject) -> None:
-        match event["type"]:
-            case "init":
-                self.session_id = str(event["session_id"])
+    def add_event(self, event: Event) -> None:
+        """Process the next event."""
+        match event:
+            case InitEvent(session_id):
+                self.session_id = session_id
                 self.progress("asking the model")
-            case "message" if event.get("role") == "assistant":
+            case MessageEvent(text):
                 if not self._answer_parts:
                     self.progress("writing the answer")
-                self._answer_parts.append(str(event.get("content") or ""))
-            case "tool_use":
+                self._answer_parts.append(text)
+            case ToolUseEvent():
                 self._handle_tool_start(event)
-            case "tool_result":
-                self._handle_tool_end(event)
-            case "error":
-                self.error = str(event.get("message", ""))
-            case "result":
+            case ToolResultEvent(tool_id, error):
+                if search := self._searches.get(tool_id):
+                    self._searches[tool_id] = RecordedSearch(search.query, error)
+            case ErrorEvent(message):
+                self.error = message
+            case ResultEvent():
                 self.result = event
-            case _:
-                pass
 
-    def _handle_tool_start(self, event: JsonObject) -> None:
+    def _handle_tool_start(self, event: ToolUseEvent) -> None:
         if self._answer_parts:
             self._answer_parts.append("\n")  # text after a tool call starts a new sentence
-        parameters = object_or_empty(event.get("parameters"))
-        if event.get("tool_name") == SEARCH_TOOL:
-            query = str(parameters.get("query", ""))
-            self._searches[str(event.get("tool_id"))] = RecordedSearch(query, error=UNFINISHED)
+        if event.tool_name == SEARCH_TOOL:
+            query = event.arguments.query
+            self._searches[event.tool_id] = RecordedSearch(query, error=UNFINISHED)
             excerpt = truncate_line(redact_known(query, self.secrets), MAX_PROGRESS_CHARS)
             self.progress(
                 f"searching \N{LEFT DOUBLE QUOTATION MARK}{excerpt}\N{RIGHT DOUBLE QUOTATION MARK}"
             )
-        elif event.get("tool_name") == FETCH_TOOL:
-            pages = ", ".join(requested_urls(parameters)) or "a page"
+        elif event.tool_name == FETCH_TOOL:
+            pages = ", ".join(requested_urls(event.arguments.fetch_prompt)) or "a page"
             self.progress(
                 f"reading {truncate_line(redact_known(pages, self.secrets), MAX_PROGRESS_CHARS)}"
             )
 
-    def _handle_tool_end(self, event: JsonObject) -> None:
-        tool_id = str(event.get("tool_id"))
-        search = self._searches.get(tool_id)
-        if search:
-            error = None if event.get("status") == "success" else _error_message(event)
-            self._searches[tool_id] = RecordedSearch(search.query, error)
 
-
-def requested_urls(parameters: JsonObject) -> list[str]:
-    """Return the URLs that a fetch call requests, parsed from its prompt as the CLI does.
-
-    A URL is any word that contains `://` and is an HTTP(S) URL from its first character on.
-    """
-    words = str(parameters.get("prompt") or parameters.get("url") or "").split()
-    return [url for word in words if "://" in word and (url := _normalize_url(word))]
-
-
-def _normalize_url(word: str) -> str | None:
-    """Return the URL as a browser normalizes it; None if the word is not an HTTP(S) URL."""
-    try:
-        parts = urlsplit(word)
-        host = parts.hostname or ""
-        if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
-            return None
-        port = "" if parts.port in (None, {"http": 80, "https": 443}[parts.scheme]) else parts.port
-    except ValueError:
-        return None
-    url = f"{parts.scheme}://{host}{f':{port}' if port else ''}"
-    url += quote(parts.path, safe=_SAFE_IN_PATH) or "/"
-    query, fragment = (quote(part, safe=_SAFE_IN_QUERY) for part in (parts.query, parts.fragment))
-    return url + (f"?{query}" if query else "") + (f"#{fragment}" if fragment else "")
-
-
-def _parse_event(line: str) -> JsonObject | None:
+def parse_event(line: str) -> Event | None:
+    """Parse a line of stream-json; None if it is not an event, or of no interest."""
     if not line.startswith("{"):
         return None
     try:
-        value = object_or_empty(json.loads(line))
+        value = cast("JsonValue", json.loads(line))
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value.get("type"), str) else None
+    match value:
+        case {"type": "init", "session_id": str(session_id)}:
+            return InitEvent(session_id)
+        case {"type": "message", "role": "assistant", **fields}:
+            return MessageEvent(_string(fields.get("content")))
+        case {"type": "tool_use", **fields}:
+            tool_id, tool_name = _string(fields.get("tool_id")), _string(fields.get("tool_name"))
+            return ToolUseEvent(tool_id, tool_name, parse_tool_arguments(fields.get("parameters")))
+        case {"type": "tool_result", **fields}:
+            succeeded = fields.get("status") == "success"
+            error = _error_message(fields.get("error")) or _string(fields.get("output"))
+            tool_id = _string(fields.get("tool_id"))
+            return ToolResultEvent(tool_id, None if succeeded else error or "unknown error")
+        case {"type": "error", **fields}:
+            return ErrorEvent(_string(fields.get("message")))
+        case {"type": "result", **fields}:
+            error = _error_message(fields.get("error"))
+            return ResultEvent(
+                fields.get("status") == "error", error, _parse_stats(fields.get("stats"))
+            )
+        case _:
+            return None
 
 
-def _error_message(event: JsonObject) -> str:
-    error = object_or_empty(event.get("error"))
-    return str(error.get("message") or event.get("output") or "unknown error")
+def parse_tool_arguments(value: JsonValue) -> ToolArguments:
+    """Parse the arguments of a call to a search or fetch tool."""
+    match value:
+        case {**fields}:
+            names = ("query", "prompt", "url")
+            return ToolArguments(*(_string(fields.get(name)) for name in names))
+        case _:
+            return ToolArguments()
+
+
+def _parse_stats(value: JsonValue) -> RunStats | None:
+    match value:
+        case {**stats} if stats:
+            names = ("input_tokens", "output_tokens", "cached", "total_tokens", "tool_calls")
+            usage = Usage(*(_count(stats.get(name)) for name in names))
+        case _:
+            return None
+    match stats.get("models"):
+        case {**models}:
+            return RunStats(usage, {name: _total(counts) for name, counts in models.items()})
+        case _:
+            return RunStats(usage, {})
+
+
+def _total(counts: JsonValue) -> int:
+    match counts:
+        case {"total_tokens": int(total)}:
+            return total
+        case _:
+            return 0
+
+
+def _error_message(error: JsonValue) -> str:
+    match error:
+        case {"message": str(message)}:
+            return message
+        case _:
+            return ""
+
+
+def _string(value: JsonValue) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: JsonValue) -> int:
+    return value if isinstance(value, int) else 0

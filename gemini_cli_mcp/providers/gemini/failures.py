@@ -14,36 +14,17 @@ from gemini_cli_mcp.errors import (
     ExecutionFailed,
     GeminiMcpError,
     NotSignedIn,
-    QuotaExhausted,
-    RateLimited,
     TimedOut,
 )
-from gemini_cli_mcp.json_values import object_or_empty
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.gemini.events import EventLog
-from gemini_cli_mcp.redaction import redact
-from gemini_cli_mcp.sanitize import replace_unsafe_chars
-
-MAX_RATE_LIMIT_DELAY = 300.0
-"""Seconds; like the CLI, we treat a longer delay as an exhausted quota."""
+from gemini_cli_mcp.providers.quota_errors import is_quota_error, quota_error
+from gemini_cli_mcp.sanitize import redact, replace_unsafe_chars
 
 _PERSONAL_LOGIN = re.compile(r"IneligibleTierError|UNSUPPORTED_CLIENT|no longer supported for Gem")
 _KEY_REJECTED = re.compile(
     r"API_KEY_INVALID|API key (?:not valid|expired)|UNAUTHENTICATED|PERMISSION_DENIED|invalid_grant"
     r"|\b(?:code|status)\W{1,3}40[13]\b|Please set an Auth method|FatalAuthenticationError"
-)
-_QUOTA_EXHAUSTED = re.compile(
-    r"TerminalQuotaError|daily quota|PerDay|limit: 0\b|INSUFFICIENT_G1_CREDITS"
-    r"|exhausted your capacity"
-)
-_RATE_LIMITED = re.compile(
-    r"RetryableQuotaError|RESOURCE_EXHAUSTED|exceeded your current quota|Too Many Requests"
-    r"|\b(?:code|status)\W{1,3}429\b"
-)
-_RETRY_DELAY = re.compile(
-    r"(?:(?:retry|reset) (?:in|after)|retryDelay\W{1,5}) ?"
-    r"(?=\d)(?:(\d{1,4})h)?(?:(\d{1,4})m(?!s))?(?:(\d{1,9}(?:\.\d+)?)(ms|s)\b)?",
-    re.IGNORECASE,
 )
 _MODEL_NOT_FOUND = re.compile(r"ModelNotFoundError|models/\S+ is not found")
 _USAGE_ERROR = re.compile(
@@ -101,7 +82,7 @@ def classify_failure(
             )
         case "exited" | "finished":
             pass
-    if completed.exit_code != 0 or object_or_empty(events.result).get("status") == "error":
+    if completed.exit_code != 0 or (events.result and events.result.failed):
         error_message = redact(_error_message(events), secrets)
         return _classify_message(completed.exit_code or 0, error_message, completed.stderr, details)
     if events.is_stream and events.result is None:
@@ -130,14 +111,8 @@ def _classify_message(
             "AI or an enterprise Code Assist licence.",
             details=details,
         )
-    if _QUOTA_EXHAUSTED.search(text):
-        return QuotaExhausted(
-            "The daily Gemini quota is exhausted.",
-            details=details,
-            retry_after_s=_retry_delay(text),
-        )
-    if exit_code == 173 or _RATE_LIMITED.search(text):
-        return _classify_rate_limit(text, details)
+    if exit_code == 173 or is_quota_error(text):
+        return quota_error(text, details)
     if exit_code in (41, 145, 147) or _KEY_REJECTED.search(text):
         return NotSignedIn("gemini is not signed in, or its key was rejected.", details=details)
     if _MODEL_NOT_FOUND.search(text):
@@ -156,28 +131,6 @@ def _classify_message(
     return ExecutionFailed(_describe_exit(exit_code, error_message), details=details)
 
 
-def _retry_delay(text: str) -> float | None:
-    """Return the longest delay in seconds that Google requested, if any."""
-    delays = [
-        int(hours or 0) * 3600
-        + int(minutes or 0) * 60
-        + float(amount or 0) / (1000 if unit == "ms" else 1)
-        for hours, minutes, amount, unit in _RETRY_DELAY.findall(text)
-    ]
-    return max(filter(None, delays), default=None)
-
-
-def _classify_rate_limit(text: str, details: str | None) -> GeminiMcpError:
-    delay = _retry_delay(text)
-    if delay is not None and delay > MAX_RATE_LIMIT_DELAY:
-        return QuotaExhausted(
-            "The Gemini quota is exhausted.", details=details, retry_after_s=delay
-        )
-    return RateLimited(
-        "The Gemini API is rate limiting requests.", details=details, retry_after_s=delay
-    )
-
-
 def _describe_exit(exit_code: int, error_message: str) -> str:
     if exit_code < 0:
         return f"gemini was killed by signal {-exit_code}."
@@ -189,8 +142,7 @@ def _describe_exit(exit_code: int, error_message: str) -> str:
 
 
 def _error_message(events: EventLog) -> str:
-    error = object_or_empty(object_or_empty(events.result).get("error"))
-    return str(error.get("message") or events.error or "")
+    return (events.result.error if events.result else "") or events.error or ""
 
 
 def _stderr_tail(stderr: str, secrets: Sequence[str]) -> str | None:

@@ -5,19 +5,21 @@ extensions, MCP servers, hooks and skills are not loaded, and `tools.core` is al
 list of tools. Sign-in files are symlinked, never read or copied.
 """
 
-import contextlib
 import json
 import os
-import shutil
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.providers.base import GroundingOptions
 from gemini_cli_mcp.providers.child_environment import allowed_variables
+from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
+from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, is_cli_variable
 from gemini_cli_mcp.providers.gemini.telemetry_reader import (
     DISABLED_ENVIRONMENT,
     ENABLED_ENVIRONMENT,
@@ -36,46 +38,15 @@ class Profile:
     thinking: Thinking | None = None
 
 
-@dataclass(frozen=True)
-class SignIn:
-    """One way for the CLI to sign in."""
-
-    auth_type: str | None
-    """`security.auth.selectedType`; None lets the CLI decide from its environment."""
-    env_file: Path | None = None
-    login_file: Path | None = None
+def search_profile(model: str | None) -> Profile:
+    """Return the profile of research runs."""
+    return Profile("search", (SEARCH_TOOL, FETCH_TOOL), model)
 
 
-def available_sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
-    """Return the sign-ins that this environment offers, in the order to try them."""
-    if environ.get("GEMINI_API_KEY"):
-        # Explicit: with GOOGLE_GEMINI_BASE_URL set, the CLI would choose `gateway` and then
-        # reject it, and a stale login in the user's settings would override the key.
-        return [SignIn("gemini-api-key")]
-    if environ.get("GOOGLE_GENAI_USE_VERTEXAI") == "true" or environ.get("GOOGLE_API_KEY"):
-        return [SignIn("vertex-ai")]
-    config_folder = user_folder(environ)
-    # Not Path.is_file: it raises if the folder is not accessible.
-    env_file = config_folder / ".env" if os.path.isfile(config_folder / ".env") else None  # noqa: PTH113
-    login_file = config_folder / "oauth_creds.json"
-    sign_ins: list[SignIn] = []
-    if env_file:
-        # Try a key before Vertex AI, as in the environment; then let the file's variables decide.
-        sign_ins += [SignIn("gemini-api-key", env_file), SignIn(None, env_file)]
-    if os.path.isfile(login_file):  # noqa: PTH113
-        # Link the .env too: it may set the project of an enterprise login.
-        sign_ins.append(SignIn("oauth-personal", env_file, login_file))
-    return sign_ins or [SignIn(None)]
-
-
-def user_folder(environ: Mapping[str, str]) -> Path:
-    """Return the user's own `.gemini` folder."""
-    return Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home()) / ".gemini"
-
-
-def is_signed_in(environ: Mapping[str, str]) -> bool:
-    """Whether any sign-in is configured; only a run shows whether Google accepts it."""
-    return available_sign_ins(environ) != [SignIn(None)]
+def grounded_profile(options: GroundingOptions) -> Profile:
+    """Return the profile of dedicated searches with these options."""
+    name = f"grounded-{zlib.crc32(options.model.encode()):08x}-{options.thinking}"
+    return Profile(name, (SEARCH_TOOL,), options.model, options.thinking)
 
 
 @dataclass(frozen=True)
@@ -88,38 +59,26 @@ class Home:
     has_telemetry: bool = True
     """Whether runs write telemetry; only runs with tools do."""
 
-    @contextlib.contextmanager
-    def temporary_folder(self) -> Generator[Path]:
-        """Create a folder for the files of one run, such as error reports; delete it on exit.
+    def create_temp_folder(self) -> Path:
+        """Create a folder for the files of one process, such as error reports.
 
-        Error reports contain the whole conversation.
+        Delete it afterwards: error reports contain the whole conversation.
         """
-        temp_folder = Path(tempfile.mkdtemp(dir=self.path))
-        try:
-            yield temp_folder
-        finally:
-            shutil.rmtree(temp_folder, ignore_errors=True)
+        return Path(tempfile.mkdtemp(dir=self.path))
 
     def telemetry_file(self, temp_folder: Path) -> Path:
         """Return the telemetry file of a run with this temporary folder."""
         return temp_folder / "telemetry.log"
 
-    def environment(
-        self, environ: Mapping[str, str], temp_folder: Path, extra_names: Sequence[str] = ()
-    ) -> dict[str, str]:
-        """Return the child's environment: our allowed variables, with isolation enforced."""
+    def environment(self, variables: Mapping[str, str], temp_folder: Path) -> dict[str, str]:
+        """Return the child's environment: the inherited variables, with isolation enforced."""
         telemetry_env = {
             **ENABLED_ENVIRONMENT,
             "GEMINI_TELEMETRY_OUTFILE": str(self.telemetry_file(temp_folder)),
         }
-        allowed_env = {
-            name: value
-            for name, value in allowed_variables(environ, extra_names).items()
-            if value
-            or not is_cli_variable(name)  # an empty value would hide the one in a linked .env
-        }
         # Set even if empty, so that a linked .env cannot override them.
-        return allowed_env | {
+        return {
+            **variables,
             "GEMINI_CLI_HOME": str(self.path),
             "GEMINI_SYSTEM_MD": str(self.path / ".gemini/system.md"),
             "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(self.path / "no-system-settings.json"),
@@ -138,9 +97,16 @@ class Home:
         }
 
 
-def is_cli_variable(name: str) -> bool:
-    """Whether the CLI reads this variable, from its environment or a .env file."""
-    return name.upper() == "GEMINI_API_KEY" or name.upper().startswith("GOOGLE_")
+def inherited_variables(
+    environ: Mapping[str, str], extra_names: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the variables that the CLI inherits, including those in `extra_names`."""
+    return {
+        name: value
+        for name, value in allowed_variables(environ, extra_names).items()
+        # An empty value would hide the one in a linked .env.
+        if value or not is_cli_variable(name)
+    }
 
 
 def prepare_home(workspace: Workspace, profile: Profile, sign_in: SignIn, limits: Limits) -> Home:

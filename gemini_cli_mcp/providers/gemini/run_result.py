@@ -7,61 +7,109 @@ from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.providers.gemini.events import EventLog
-from gemini_cli_mcp.providers.gemini.failures import classify_failure
-from gemini_cli_mcp.providers.gemini.session_record import SessionRecord
-from gemini_cli_mcp.providers.gemini.telemetry_reader import Telemetry
+from gemini_cli_mcp.providers.gemini.failures import classify_failure, is_usage_error
+from gemini_cli_mcp.providers.gemini.launcher import RunLaunch
+from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
+from gemini_cli_mcp.providers.gemini.telemetry_evidence import Telemetry
+from gemini_cli_mcp.providers.gemini.telemetry_reader import read_telemetry
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended, its events, and the evidence in its telemetry or session record."""
+    """The reply of a run, and the error if it failed."""
 
-    completed: Completed
-    events: EventLog
-    record: SessionRecord | None
-    telemetry: Telemetry | None = None
-    is_official_cli: bool = False
-    """Whether telemetry was expected."""
+    reply: Reply
+    failure: GeminiMcpError | None
+    has_sources: bool
+    """Whether a search returned sources."""
+    search_model: str | None
+    """The model that ran the searches."""
+    exit_code: int | None
+    rejected_flags: bool = False
+    """Whether the binary does not support the flags for an event stream."""
 
-    def failure(self, secrets: Sequence[str]) -> GeminiMcpError | None:
-        """Return the error of a failed run; None if it succeeded."""
-        return classify_failure(self.completed, self.events, secrets)
 
-    @property
-    def has_sources(self) -> bool:
-        """Whether a search returned sources."""
-        reply = self.reply
-        return not reply.record_only and any(search.sources for search in reply.searches)
+def read_run_result(
+    launch: RunLaunch, completed: Completed, events: EventLog, secrets: Sequence[str]
+) -> RunResult:
+    """Read and delete the files of a run in a process of its own, and return its result.
 
-    @property
-    def reply(self) -> Reply:
-        events, record, telemetry = self.events, self.record, self.telemetry
-        # With fewer searches than the events, the telemetry is cut off.
-        if telemetry and len(telemetry.searches) >= len(events.searches):
-            return Reply(
-                events.text,
-                telemetry.model or events.busiest_model,
-                "ledger",
-                telemetry.searches,
-                telemetry.fetches,
-                telemetry.usage,
-            )
-        if record:
-            return Reply(
-                events.text,
-                record.model or events.busiest_model,
-                "ledger",
-                record.searches,
-                record.fetches,
-                events.usage,
-                record_only=self.is_official_cli,
-            )
-        if events.is_stream:
-            return Reply(
-                events.text,
-                events.busiest_model,
-                "events",
-                events.searches,
-                usage=events.usage,
-            )
-        return Reply(events.text, None, "none")
+    Call it in a worker thread: after fifty turns, the telemetry has many megabytes.
+    """
+    is_official = launch.binary.is_official
+    record = telemetry = None
+    if session_id := events.session_id:
+        record = read_and_delete_record(launch.home.path, session_id, official=is_official)
+        recorded = record.searches if record else ()
+        telemetry = read_telemetry(launch.telemetry_file, session_id, recorded)
+    launch.delete_temp_folder()
+    rejected_flags = launch.emits_events and not is_official and is_usage_error(completed, events)
+    return build_run_result(
+        completed,
+        events,
+        record,
+        telemetry,
+        secrets,
+        is_official_cli=is_official,
+        rejected_flags=rejected_flags,
+    )
+
+
+def build_run_result(
+    completed: Completed,
+    events: EventLog,
+    record: SessionRecord | None,
+    telemetry: Telemetry | None,
+    secrets: Sequence[str] = (),
+    *,
+    is_official_cli: bool,
+    rejected_flags: bool = False,
+) -> RunResult:
+    """Return the result of a run with this evidence; an official CLI should have telemetry."""
+    reply = _build_reply(events, record, telemetry, is_official_cli=is_official_cli)
+    return RunResult(
+        reply,
+        classify_failure(completed, events, secrets),
+        not reply.record_only and any(search.sources for search in reply.searches),
+        events.helper_model(reply.model),
+        completed.exit_code,
+        rejected_flags,
+    )
+
+
+def _build_reply(
+    events: EventLog,
+    record: SessionRecord | None,
+    telemetry: Telemetry | None,
+    *,
+    is_official_cli: bool,
+) -> Reply:
+    # With fewer searches than the events, the telemetry is cut off.
+    if telemetry and len(telemetry.searches) >= len(events.searches):
+        return Reply(
+            events.text,
+            telemetry.model or events.busiest_model,
+            "ledger",
+            telemetry.searches,
+            telemetry.fetches,
+            telemetry.usage,
+        )
+    if record:
+        return Reply(
+            events.text,
+            record.model or events.busiest_model,
+            "ledger",
+            record.searches,
+            record.fetches,
+            events.usage,
+            record_only=is_official_cli,
+        )
+    if events.is_stream:
+        return Reply(
+            events.text,
+            events.busiest_model,
+            "events",
+            events.searches,
+            usage=events.usage,
+        )
+    return Reply(events.text, None, "none")

@@ -12,14 +12,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, cast
 
-from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.json_values import JsonValue
+from gemini_cli_mcp.providers.gemini.event_types import ToolArguments
 from gemini_cli_mcp.providers.gemini.events import (
     FETCH_TOOL,
     SEARCH_TOOL,
     UNFINISHED,
-    requested_urls,
+    parse_tool_arguments,
 )
+from gemini_cli_mcp.providers.gemini.fetch_urls import requested_urls
 from gemini_cli_mcp.types import GOOGLE_REDIRECT_HOST, RecordedFetch, RecordedSearch, Source
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,29 @@ class SessionRecord:
     """Whether the last message is a non-empty one from the model."""
     searches: tuple[RecordedSearch, ...]
     fetches: tuple[RecordedFetch, ...]
+
+
+@dataclass(frozen=True)
+class _ToolCall:
+    """A tool call in the record."""
+
+    call_id: str
+    tool_name: str
+    arguments: ToolArguments
+    output: str
+    error: str | None
+    """Why it failed or did not finish; None if it succeeded."""
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message in the record."""
+
+    message_id: str
+    sender: Literal["user", "gemini"]
+    model: str | None
+    has_content: bool
+    tool_calls: tuple[_ToolCall, ...]
 
 
 def read_and_delete_record(
@@ -63,48 +89,84 @@ def read_and_delete_record(
 
 def _read_record(path: Path, *, official: bool) -> SessionRecord:
     model: str | None = None
-    calls: dict[str, JsonObject] = {}
-    messages: dict[str, JsonObject] = {}
+    calls: dict[str, _ToolCall] = {}
+    messages: dict[str, _Message] = {}
     for message in _read_messages(path):
-        if message.get("type") in ("user", "gemini"):
-            messages[str(message.get("id"))] = message
-        if message.get("type") == "gemini":
-            model = str(message.get("model") or "") or model
-            # A call is written again once it has a result, so the last entry wins.
-            for call in map(object_or_empty, list_or_empty(message.get("toolCalls"))):
-                calls[str(call.get("id"))] = call
-    searches = [_parse_search(call) for call in calls.values() if call.get("name") == SEARCH_TOOL]
+        messages[message.message_id] = message
+        model = message.model or model
+        # A call is written again once it has a result, so the last entry wins.
+        calls |= {call.call_id: call for call in message.tool_calls}
+    searches = [_parse_search(call) for call in calls.values() if call.tool_name == SEARCH_TOOL]
     if official:
         searches = [
             search if _has_google_redirects_only(search) else RecordedSearch(search.query)
             for search in searches
         ]
-    last_message = list(messages.values())[-1] if messages else {}
+    last_message = next(reversed(messages.values()), None)
     return SessionRecord(
         model,
-        last_message.get("type") == "gemini"
-        and bool(str(last_message.get("content") or "").strip()),
+        last_message is not None and last_message.sender == "gemini" and last_message.has_content,
         tuple(searches),
-        tuple(_parse_fetch(call) for call in calls.values() if call.get("name") == FETCH_TOOL),
+        tuple(_parse_fetch(call) for call in calls.values() if call.tool_name == FETCH_TOOL),
     )
 
 
-def _read_messages(path: Path) -> Iterator[JsonObject]:
+def _read_messages(path: Path) -> Iterator[_Message]:
     # Not splitlines(): quoted pages may contain other line separators.
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
-            yield object_or_empty(json.loads(line))
+            message = _parse_message(cast("JsonValue", json.loads(line)))
         except (ValueError, RecursionError):
             continue  # the last line of a killed run may be cut off
+        if message:
+            yield message
 
 
-def _parse_search(call: JsonObject) -> RecordedSearch:
-    query = str(object_or_empty(call.get("args")).get("query", ""))
-    error, output = _call_outcome(call)
+def _parse_message(value: JsonValue) -> _Message | None:
+    match value:
+        case {"type": "user", **fields}:
+            return _Message(str(fields.get("id")), "user", None, has_content=True, tool_calls=())
+        case {"type": "gemini", **fields}:
+            model, content, calls = (fields.get(key) for key in ("model", "content", "toolCalls"))
+            return _Message(
+                str(fields.get("id")),
+                "gemini",
+                model if isinstance(model, str) and model else None,
+                # The content is a text, or a list of parts.
+                bool(content.strip() if isinstance(content, str) else content),
+                tuple(map(_parse_call, calls)) if isinstance(calls, list) else (),
+            )
+        case _:
+            return None
+
+
+def _parse_call(value: JsonValue) -> _ToolCall:
+    call = value if isinstance(value, dict) else {}
+    parts = call.get("result")
+    output = "".join(map(_part_output, parts)) if isinstance(parts, list) else ""
+    return _ToolCall(
+        str(call.get("id")),
+        str(call.get("name")),
+        parse_tool_arguments(call.get("args")),
+        output,
+        None if call.get("status") == "success" else output or UNFINISHED,
+    )
+
+
+def _part_output(part: JsonValue) -> str:
+    match part:
+        case {"functionResponse": {"response": {**response}}}:
+            return str(response.get("output") or response.get("error") or "")
+        case _:
+            return ""
+
+
+def _parse_search(call: _ToolCall) -> RecordedSearch:
+    query, output = call.arguments.query, call.output
     heading = f'Web search results for "{query}":\n\n'
     # The output repeats the query, which must not be mistaken for the end of the output.
-    if error or not output.startswith(heading) or _AMBIGUOUS_QUERY.search(query):
-        return RecordedSearch(query, error)
+    if call.error or not output.startswith(heading) or _AMBIGUOUS_QUERY.search(query):
+        return RecordedSearch(query, call.error)
     answer, sources = _split_sources(output.removeprefix(heading))
     # Citation numbers count all sources; sources without a URL are dropped, so renumber.
     usable = {number: source for number, source in sources.items() if source.url.startswith("http")}
@@ -121,25 +183,15 @@ def _has_google_redirects_only(search: RecordedSearch) -> bool:
     )
 
 
-def _parse_fetch(call: JsonObject) -> RecordedFetch:
+def _parse_fetch(call: _ToolCall) -> RecordedFetch:
     """Return the requested pages that were read; the source list can confirm but not add pages."""
-    requested = requested_urls(object_or_empty(call.get("args")))
-    error, output = _call_outcome(call)
-    if error:
-        return RecordedFetch(error)
-    _, sources = _split_sources(output)
+    requested = requested_urls(call.arguments.fetch_prompt)
+    if call.error:
+        return RecordedFetch(call.error)
+    _, sources = _split_sources(call.output)
     confirmed = {source.url for source in sources.values()}
     read_urls = requested if len(requested) == 1 else [url for url in requested if url in confirmed]
     return RecordedFetch(pages=tuple(Source(url, "") for url in dict.fromkeys(read_urls)))
-
-
-def _call_outcome(call: JsonObject) -> tuple[str | None, str]:
-    """Return the error of a call, None if it succeeded, and its output."""
-    output = ""
-    for part in map(object_or_empty, list_or_empty(call.get("result"))):
-        response = object_or_empty(object_or_empty(part.get("functionResponse")).get("response"))
-        output += str(response.get("output") or response.get("error") or "")
-    return (None if call.get("status") == "success" else output or UNFINISHED), output
 
 
 def _split_sources(output: str) -> tuple[str, dict[str, Source]]:

@@ -1,0 +1,43 @@
+"""The parsed command line: the command and its options, typed."""
+
+import argparse
+from pathlib import Path
+from typing import Literal
+
+Command = Literal[
+    "serve",
+    "search",
+    "deep_search",
+    "grounded_search",
+    "web_search",
+    "gateway",
+    "login",
+    "doctor",
+    "install",
+]
+
+
+class Options(argparse.Namespace):
+    """The options of one command; those of other commands have their defaults here."""
+
+    command: Command = "serve"
+    http: bool = False
+    host: str = "127.0.0.1"
+    port: int = 0
+    allowed_host: list[str]
+    query: str = ""
+    json: bool = False
+    max_iterations: int | None = None
+    output: Path | None = None
+    model: str | None = None
+    thinking: str | None = None
+    include_thoughts: bool = False
+    engine: str | None = None
+    recency: str | None = None
+    count: int | None = None
+    provider: str = ""
+    live: bool = False
+    client: str = ""
+    env: list[str]
+    print: bool = False
+    uninstall: bool = False

@@ -1,0 +1,1 @@
+"""Long work that outlives the call that started it."""

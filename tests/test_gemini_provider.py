@@ -1,0 +1,197 @@
+"""The provider of the gemini CLI: its files, its threads, and the states of its processes."""
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import anyio
+import pytest
+
+from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError
+from gemini_cli_mcp.providers.base import Provider
+from gemini_cli_mcp.providers.gemini.acp_lifecycle import Lifecycle, ProcessState
+from gemini_cli_mcp.providers.gemini.home import search_profile
+from gemini_cli_mcp.providers.registry import ProviderRegistry
+from gemini_cli_mcp.workspace import Workspace
+from tests.support import (
+    Stub,
+    eventually,
+    fake_gemini,
+    model_answer,
+    search_with_sources,
+    use_real_cli,
+)
+from tests.support.acp import acp_pids
+from tests.support.fake_api import FakeApi
+
+FILE_MODULES = {
+    "binary.py",
+    "child_environment.py",
+    "failures.py",
+    "launcher.py",
+    "run_result.py",
+    "session_record.py",
+    "telemetry_events.py",
+    "telemetry_evidence.py",
+    "telemetry_reader.py",
+    "workspace.py",
+}
+"""Modules that access files, or that interpret what was read."""
+
+
+@contextmanager
+def provider_of(stub: Stub) -> Generator[Provider]:
+    workspace = Workspace(stub.settings.config_dir)
+    try:
+        [provider] = ProviderRegistry(stub.settings, workspace, stub.environ).configured
+        yield provider
+    finally:
+        workspace.close()
+
+
+def files_of_runs(stub: Stub) -> list[Path]:
+    """Return the session records and temporary folders in the homes of the CLI."""
+    homes = stub.config_dir.glob("servers/*/*/home")
+    return [
+        path
+        for home in homes
+        for pattern in ("tmp*", ".gemini/tmp/*/chats/*")
+        for path in home.glob(pattern)
+    ]
+
+
+@contextmanager
+def modules_entered(names: set[str]) -> Generator[None]:
+    """Collect the file names of the project's modules that this thread enters."""
+
+    def record(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and "gemini_cli_mcp" in path.parts:
+            names.add(path.name)
+
+    sys.setprofile(record)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+async def test_a_dedicated_run_accesses_files_only_in_worker_threads(stub: Stub) -> None:
+    stub.plays({"text": model_answer(), "searches": [search_with_sources("sky", "nasa")]})
+    names: set[str] = set()
+
+    with provider_of(stub) as provider:
+        with modules_entered(names):
+            reply = await provider.ask("Why is the sky blue?", CallContext())
+        assert files_of_runs(stub) == []
+
+    assert reply.searches[0].sources
+    assert "provider.py" in names
+    assert not names & FILE_MODULES
+
+
+async def test_a_cancelled_run_deletes_its_files_before_it_ends(stub: Stub) -> None:
+    stub.plays({"text": model_answer(), "hang": "trickle"})
+
+    with provider_of(stub) as provider:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(provider.ask, "Why is the sky blue?", CallContext())
+            await eventually(
+                lambda: any(path.name.startswith("session-") for path in files_of_runs(stub))
+            )
+            tasks.cancel_scope.cancel()
+        assert files_of_runs(stub) == []
+
+
+async def test_a_failed_run_deletes_its_files(stub: Stub) -> None:
+    stub.plays({"text": model_answer(), "status": "error", "exit_code": 1})
+
+    with provider_of(stub) as provider:
+        with pytest.raises(GeminiMcpError):
+            await provider.ask("Why is the sky blue?", CallContext())
+        assert stub.runs
+        assert files_of_runs(stub) == []
+
+
+async def test_a_missing_cli_is_reported_before_anything_is_started(stub: Stub) -> None:
+    stub.environ["GEMINI_MCP_CLI_PATH"] = "/nowhere/gemini"
+    messages: list[str] = []
+
+    with provider_of(stub) as provider, pytest.raises(CliNotFound):
+        await provider.ask("Why is the sky blue?", CallContext(progress=messages.append))
+
+    assert messages == []
+
+
+async def test_all_pools_run_at_the_same_time(stub: Stub, api: FakeApi) -> None:
+    use_real_cli(stub, api)
+    stub.environ |= {
+        "GEMINI_MCP_CLI_PATH": str(fake_gemini.install(stub.home)),
+        "GEMINI_MCP_WARM": "1",
+    }
+    settings = stub.settings
+    workspace = Workspace(settings.config_dir)
+    registry = ProviderRegistry(settings, workspace, stub.environ)
+    providers = [
+        registry.create("gemini-cli", stub.environ, search_profile(model))
+        for model in ("gemini-2.5-flash", "gemini-2.5-pro")
+    ]
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(registry.run_pools, providers)
+            await eventually(lambda: len(acp_pids(stub)) == 2)
+            environs = [Path(f"/proc/{pid}/environ").read_bytes() for pid in acp_pids(stub)]
+            assert all(b"NO_BROWSER=true" in environ.split(b"\0") for environ in environs)
+            tasks.cancel_scope.cancel()
+    finally:
+        workspace.close()
+
+
+# States of an ACP process
+
+
+async def test_a_process_does_not_return_to_an_earlier_state() -> None:
+    lifecycle = Lifecycle(max_drain_time=60)
+    lifecycle.advance(ProcessState.READY)
+    lifecycle.retire("replaced")
+    lifecycle.advance(ProcessState.WORN)
+
+    assert lifecycle.is_retired
+    with anyio.fail_after(1):
+        await lifecycle.wait_for(ProcessState.READY)
+        await lifecycle.wait_for(ProcessState.DRAINING)
+
+
+async def test_a_process_keeps_the_first_reason_for_its_retirement() -> None:
+    lifecycle = Lifecycle(max_drain_time=60)
+    lifecycle.retire("idle")
+    lifecycle.retire("exited", 0)
+
+    assert lifecycle.retired_idle
+
+
+async def test_a_shorter_drain_time_applies_to_those_who_already_wait() -> None:
+    lifecycle = Lifecycle(max_drain_time=1000)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lifecycle.wait_drained, lambda: False)
+            lifecycle.retire("replaced")
+            await anyio.wait_all_tasks_blocked()
+            lifecycle.retire("exited", 0)
+
+
+async def test_a_retired_process_is_drained_when_its_last_run_ends() -> None:
+    lifecycle = Lifecycle(max_drain_time=1000)
+    runs = ["a"]
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lifecycle.wait_drained, lambda: not runs)
+            lifecycle.retire("replaced")
+            await anyio.wait_all_tasks_blocked()
+            runs.clear()
+            lifecycle.notify()
