@@ -247,7 +247,7 @@ def is_alive(pid: int) -> bool:
     """Return whether this process is running; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it exits meanwhile
         return False
     return state != "Z"
 
