@@ -1,19 +1,24 @@
 """The provider of the gemini CLI: its files, its threads, and the states of its processes."""
 
+import asyncio
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import anyio
 import pytest
+from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError
 from gemini_cli_mcp.providers.base import Provider
 from gemini_cli_mcp.providers.gemini.acp_lifecycle import Lifecycle, ProcessState
 from gemini_cli_mcp.providers.gemini.home import search_profile
+from gemini_cli_mcp.providers.gemini.launcher import Launcher, RunLaunch
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import (
@@ -114,6 +119,30 @@ async def test_a_failed_run_deletes_its_files(stub: Stub) -> None:
             await provider.ask("Why is the sky blue?", CallContext())
         assert stub.runs
         assert files_of_runs(stub) == []
+
+
+async def test_a_run_that_is_cancelled_while_it_is_prepared_leaves_no_files(
+    stub: Stub, mocker: MockerFixture
+) -> None:
+    started, may_go_on = threading.Event(), threading.Event()
+    original_prepare = Launcher.prepare_run
+
+    def prepare_slowly(*arguments: Any) -> RunLaunch:
+        started.set()
+        may_go_on.wait(30)
+        return original_prepare(*arguments)
+
+    mocker.patch.object(Launcher, "prepare_run", prepare_slowly)
+    with provider_of(stub) as provider:
+        call = asyncio.ensure_future(provider.ask("Why is the sky blue?", CallContext()))
+        await eventually(started.is_set)
+        call.cancel()  # as Ctrl-C does: it goes through shields
+        await asyncio.sleep(0)
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert files_of_runs(stub) == []
+    assert stub.runs == [] and stub.leftover_files() == []
 
 
 async def test_a_missing_cli_is_reported_before_anything_is_started(stub: Stub) -> None:

@@ -3,15 +3,19 @@
 A dedicated process serves one run: it reads the prompt from stdin and writes events to stdout.
 """
 
+import asyncio
 import errno
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from gemini_cli_mcp import prompts
@@ -37,6 +41,8 @@ from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_ACP_ATTEMPTS = 2
 """Attempts in ACP processes before a run falls back to a dedicated process."""
@@ -174,23 +180,23 @@ class GeminiCliProvider:
         """Run in a new process, trying each sign-in in turn."""
         binary = await anyio.to_thread.run_sync(self._launcher.find_binary)
         request.context.progress("starting gemini")
-        launch = await anyio.to_thread.run_sync(
-            self._launcher.prepare_run, binary, request.profile, request.file
+        launch = await _prepare(
+            lambda: self._launcher.prepare_run(binary, request.profile, request.file)
         )
         while True:
             result = await self._run_process(launch, request)
             error = request.failure(result)
             if result.rejected_flags:
-                prepare = self._launcher.prepare_without_events
+                prepare_again = self._launcher.prepare_without_events
             elif error is None:
                 self._sign_ins.record_success(launch.sign_in)
                 return result
             elif result.exit_code == NO_SIGN_IN_EXIT_CODE and launch.other_sign_ins:
                 self._sign_ins.record_missing(launch.sign_in)
-                prepare = self._launcher.prepare_next_sign_in
+                prepare_again = self._launcher.prepare_next_sign_in
             else:
                 raise error
-            launch = await anyio.to_thread.run_sync(prepare, launch)
+            launch = await _prepare(partial(prepare_again, launch))
 
     async def _run_process(self, launch: RunLaunch, request: _RunRequest) -> RunResult:
         """Run one process; leave none of its files behind, even if cancelled."""
@@ -201,8 +207,7 @@ class GeminiCliProvider:
                 read_run_result, launch, completed, events, self._secrets
             )
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(launch.delete_files, events.session_id)
+            await _finish_in_thread(lambda: launch.delete_files(events.session_id))
             raise
 
     async def _run_command(self, launch: RunLaunch, prompt: str, events: EventLog) -> Completed:
@@ -223,3 +228,33 @@ class GeminiCliProvider:
             if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
                 raise CliNotFound(message) from None
             raise ExecutionFailed(message) from None
+
+
+async def _prepare(prepare: Callable[[], RunLaunch]) -> RunLaunch:
+    """Prepare a run; if this task is cancelled meanwhile, delete what was prepared."""
+    launch, was_cancelled = await _finish_in_thread(prepare)
+    try:
+        if was_cancelled:
+            raise asyncio.CancelledError  # noqa: TRY301 - like a scope that was cancelled
+        await anyio.lowlevel.checkpoint_if_cancelled()
+    except BaseException:
+        await _finish_in_thread(lambda: launch.delete_files(None))
+        raise
+    return launch
+
+
+async def _finish_in_thread(work: Callable[[], T]) -> tuple[T, bool]:
+    """Do blocking file work to its end; return also whether `Task.cancel()` was called meanwhile.
+
+    What it creates must not outlive the workspace. A shield blocks cancel scopes, but not
+    `Task.cancel()` from Ctrl-C or from an HTTP server that aborts a request.
+    """
+    was_cancelled = False
+    working = asyncio.ensure_future(anyio.to_thread.run_sync(work))
+    with anyio.CancelScope(shield=True):
+        while not working.done():
+            try:
+                await asyncio.wait({working})
+            except asyncio.CancelledError:
+                was_cancelled = True
+    return working.result(), was_cancelled
