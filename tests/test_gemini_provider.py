@@ -124,24 +124,28 @@ async def test_a_failed_run_deletes_its_files(stub: Stub) -> None:
 async def test_a_run_that_is_cancelled_while_it_is_prepared_leaves_no_files(
     stub: Stub, mocker: MockerFixture
 ) -> None:
-    started, may_go_on = threading.Event(), threading.Event()
+    started, may_go_on, finished = threading.Event(), threading.Event(), threading.Event()
     original_prepare = Launcher.prepare_run
 
     def prepare_slowly(*arguments: Any) -> RunLaunch:
         started.set()
         may_go_on.wait(30)
-        return original_prepare(*arguments)
+        try:
+            return original_prepare(*arguments)
+        finally:
+            finished.set()
 
     mocker.patch.object(Launcher, "prepare_run", prepare_slowly)
     with provider_of(stub) as provider:
         call = asyncio.ensure_future(provider.ask("Why is the sky blue?", CallContext()))
         await eventually(started.is_set)
         call.cancel()  # as Ctrl-C does: it goes through shields
-        await asyncio.sleep(0)
-        may_go_on.set()
+        asyncio.get_running_loop().call_later(0.2, may_go_on.set)
         with pytest.raises(asyncio.CancelledError):
             await call
         assert files_of_runs(stub) == []
+    may_go_on.set()
+    await eventually(finished.is_set)
     assert stub.runs == [] and stub.leftover_files() == []
 
 
