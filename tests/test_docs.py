@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ PARSE_YAML = "require('yaml').parse(require('fs').readFileSync(0, 'utf8'))"
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)
 def test_commands_run_as_written(stub: Stub, block: Block) -> None:
     # The tests are already running, .ci/run calls check and smoke, and the others take minutes.
-    slow_scripts = r"^scripts/(?:test-long|test|check|smoke|soak|package|coverage|bench)\b"
+    slow_scripts = r"^scripts/(?:test-long|test|check|smoke|soak|package|coverage|bench|newcomer)\b"
     text = re.sub(slow_scripts, r"test -x \g<0> #", block.text, flags=re.M)
     text = text.replace(" report.md", f" {stub.home}/report.md")
     environ = {
@@ -100,7 +101,12 @@ def test_package_manifests_agree_with_the_program() -> None:
     server = json.loads((ROOT / "server.json").read_text())
     [package] = server["packages"]
 
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {manifest["name"], package["identifier"], project["name"]} == {"gemini-cli-research-mcp"}
     assert {manifest["version"], server["version"], package["version"]} == {__version__}
+    assert {"gemini_api_key", "gemini_model"} <= set(manifest["user_config"])
+    assert manifest["compatibility"]["platforms"] == ["darwin", "win32", "linux"]
+    assert manifest["privacy_policies"] and (ROOT / "scripts/mcpb" / manifest["icon"]).exists()
     assert [tool["name"] for tool in manifest["tools"]] == TOOLS
     assert f"<!-- mcp-name: {server['name']} -->" in (ROOT / "README.md").read_text()
     assert len(server["description"]) <= 100

@@ -889,7 +889,7 @@ async def test_a_missing_extra_is_reported_with_its_install_command(
     with pytest.raises(NoProvider) as caught:
         await providers.grounded_search()
 
-    assert "pip install 'gemini-cli-mcp[api]'" in caught.value.next_step
+    assert "pip install 'gemini-cli-research-mcp[api]'" in caught.value.next_step
 
 
 # Error messages

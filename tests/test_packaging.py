@@ -1,10 +1,10 @@
-"""The distributed packages: the wheel and the bundle for Claude Desktop."""
+"""The distributed packages: the wheel, the sdist and the bundle for Claude Desktop."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
@@ -12,46 +12,54 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from tests.support import ROOT, TOOLS, Stub
+from tests.support.matrix import representatives
+
+UV = Path(sys.executable).with_name("uv")
+LOCK = ROOT / "scripts/lock/run.txt"
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    [wheel_path] = folder.glob("*.whl")
-    return wheel_path
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel and the sdist, built and checked with twine."""
+    folder = tmp_path_factory.mktemp("packages")
+    build = subprocess.run([ROOT / "scripts/build", folder], capture_output=True, text=True)
+    assert build.returncode == 0, build.stdout + build.stderr
+    assert build.stdout.count("PASSED") == 2, build.stdout
+    [wheel] = folder.glob("*.whl")
+    [sdist] = folder.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
 
 
-def test_the_wheel_contains_every_prompt_and_only_this_package(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
+def test_the_wheel_contains_every_prompt_and_only_this_package(packages: dict[str, Path]) -> None:
+    names = zipfile.ZipFile(packages["wheel"]).namelist()
 
     prompts = {f"gemini_cli_mcp/_prompts/{path.name}" for path in (ROOT / "prompts").iterdir()}
     assert prompts <= set(names)
-    assert {name.split("/")[0].partition("-")[0] for name in names} == {"gemini_cli_mcp"}
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {
+        "gemini_cli_mcp",
+        "gemini_cli_research_mcp",
+    }
 
 
-@pytest.mark.long
-async def test_the_wheel_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = str(tmp_path / "venv/bin/python")
-    install = [python, "-m", "pip", "install", "-qq"]
-    lock = ROOT / "scripts/lock/run.txt"
-    subprocess.run([*install, "--require-hashes", "-r", lock], check=True)
-    subprocess.run([*install, "--no-deps", wheel], check=True)
+@pytest.mark.parametrize("kind", representatives(["wheel", "sdist"], ["wheel"]))
+async def test_a_package_works_in_an_empty_environment(
+    packages: dict[str, Path], kind: str, tmp_path: Path
+) -> None:
+    environment = tmp_path / "venv"
+    subprocess.run([UV, "venv", "-q", "--python", sys.executable, environment], check=True)
+    install = [UV, "pip", "install", "-q", "--python", environment]
+    subprocess.run([*install, "--require-hashes", "-r", LOCK], check=True)
+    subprocess.run([*install, "--no-deps", "--no-build-isolation", packages[kind]], check=True)
+    scripts = environment / "bin"
     server = StdioServerParameters(
-        command=str(tmp_path / "venv/bin/gemini-cli-mcp"), cwd=tmp_path, env={"HOME": str(tmp_path)}
+        command=str(scripts / "gemini-cli-research-mcp"), cwd=tmp_path, env={"HOME": str(tmp_path)}
     )
 
     async with Client(server) as client:
         tool_names = [tool.name for tool in (await client.list_tools()).tools]
     prompt_output = subprocess.run(
         [
-            python,
+            scripts / "python",
             "-c",
             "from gemini_cli_mcp import prompts\n"
             "print(prompts.template_path('search-prompt'))\n"
@@ -64,8 +72,36 @@ async def test_the_wheel_works_in_a_fresh_environment(wheel: Path, tmp_path: Pat
     )
 
     assert tool_names == TOOLS
-    assert prompt_output.stdout.startswith(str((tmp_path / "venv").resolve()))
+    assert (scripts / "gemini-cli-mcp").exists()
+    assert prompt_output.stdout.startswith(str(environment.resolve()))
     assert "\nQ?\n" in prompt_output.stdout
+
+
+def test_nothing_tells_users_to_install_the_foreign_package() -> None:
+    """`gemini-cli-mcp` on the public index is somebody else's program."""
+    foreign_name = re.compile(
+        r"(?:pip[x3]?\s+install|uvx|uv\s+(?:tool\s+(?:install|run)|add|pip\s+install))"
+        r"(?:\s+-\S+)*\s+[\"'`]?gemini-cli-mcp\b"
+        r"|\"identifier\":\s*\"gemini-cli-mcp\""
+        r"|gemini-cli-mcp\[",
+    )
+    assert foreign_name.search("pip install -U 'gemini-cli-mcp[api]'")  # the pattern works
+    assert foreign_name.search("uvx gemini-cli-mcp serve")
+    assert not foreign_name.search("uvx --from . gemini-cli-research-mcp")
+
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    paths = [ROOT / name for name in listed.stdout.splitlines()]
+    mentions = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in paths
+        if path.is_file() and path != Path(__file__)
+        for match in foreign_name.finditer(path.read_text("utf-8", "replace"))
+    ]
+
+    assert len(paths) > 100
+    assert mentions == []
 
 
 @pytest.mark.long
@@ -78,7 +114,7 @@ def test_the_bundle_is_valid_and_runs_a_search(tmp_path: Path, stub: Stub) -> No
     )
     assert build.returncode == 0, build.stdout + build.stderr
     assert "Manifest schema validation passes" in build.stdout + build.stderr
-    shutil.unpack_archive(ROOT / "dist/gemini-cli-mcp.mcpb", tmp_path, "zip")
+    shutil.unpack_archive(ROOT / "dist/gemini-cli-research-mcp.mcpb", tmp_path, "zip")
 
     entry = json.loads((tmp_path / "manifest.json").read_text())["server"]
     assert (tmp_path / entry["entry_point"]).exists()

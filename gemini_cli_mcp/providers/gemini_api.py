@@ -161,7 +161,7 @@ def _import_genai() -> None:
     except ImportError:
         raise NoProvider(
             "The provider `api` requires the package google-genai.",
-            hint="Install it with `pip install 'gemini-cli-mcp[api]'`.",
+            hint="Install it with `pip install 'gemini-cli-research-mcp[api]'`.",
         ) from None
 
 

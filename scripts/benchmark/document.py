@@ -148,5 +148,6 @@ def _describe_machine() -> str:
     return (
         f"{os.cpu_count()} cores, {memory:.0f} GB, {platform.system()} on {platform.machine()}; "
         f"Python {platform.python_version()}, Node {node.strip()}, gemini CLI "
-        f"{cli.split()[-1]}, mcp {version('mcp')}, gemini-cli-mcp {version('gemini-cli-mcp')}"
+        f"{cli.split()[-1]}, mcp {version('mcp')}, "
+        f"gemini-cli-mcp {version('gemini-cli-research-mcp')}"
     )

@@ -81,7 +81,7 @@ def _check_api(environ: Mapping[str, str]) -> Finding:
         return problem(
             "provider api",
             "the google-genai package is not installed",
-            "pip install 'gemini-cli-mcp[api]'",
+            "pip install 'gemini-cli-research-mcp[api]'",
         )
     vertex = environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() in ("true", "1")
     if not (vertex or environ.get("GEMINI_API_KEY") or environ.get("GOOGLE_API_KEY")):
