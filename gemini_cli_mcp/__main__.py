@@ -11,6 +11,9 @@ from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.sanitize import redact, secret_values
 from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.settings.variable_names import find_misspelt
+
+logger = logging.getLogger(logs.PACKAGE)  # `__name__` is `__main__` with `python -m`
 
 
 def main(arguments: list[str] | None = None, limits: Limits | None = None) -> int:
@@ -27,8 +30,7 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     except ConfigError as error:
         return _report_config_error(error)
     logs.configure(settings.log_level, settings.secrets)
-    for warning in settings.engines.warnings:
-        logging.getLogger(__name__).warning("GEMINI_MCP_WEB_SEARCH: %s", warning)
+    _warn_about_settings(settings)
     try:
         code = _run_command(settings, options)
         if sys.stdout:
@@ -43,6 +45,13 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     except ConfigError as error:
         return _report_config_error(error)
     return code
+
+
+def _warn_about_settings(settings: Settings) -> None:
+    for warning in settings.engines.warnings:
+        logger.warning("GEMINI_MCP_WEB_SEARCH: %s", warning)
+    if misspelt := find_misspelt(os.environ, settings.engines.key_variables):
+        logger.warning("%s", "; ".join(f"{name}: {text}" for name, text in misspelt.items()))
 
 
 def _run_command(settings: Settings, options: Options) -> int:
@@ -96,6 +105,8 @@ def _serve_stdio(settings: Settings) -> int:
 
     if sys.stdin is None or sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise ConfigError("stdin or stdout is closed, but MCP needs both.")
+    if sys.stdin.isatty():
+        logger.info("Waiting for an MCP client on stdin; for other uses, see gemini-cli-mcp --help")
     from gemini_cli_mcp.server.stdio import serve_stdio
 
     anyio.run(serve_stdio, settings, os.environ)

@@ -71,6 +71,45 @@ def test_a_usage_error_has_exit_code_two(stub: Stub) -> None:
     assert run_command(stub, "no-such-command").returncode == 2
 
 
+@pytest.mark.parametrize(
+    "option", [("--port", "9"), ("--host", "::1"), ("--allowed-host", "mcp.example.com")]
+)
+def test_addresses_without_http_are_a_usage_error(stub: Stub, option: tuple[str, str]) -> None:
+    completed = run_command(stub, "serve", *option)
+
+    assert completed.returncode == 2
+    assert f"serve: {option[0]} requires --http" in completed.stderr
+
+
+def test_a_misspelt_variable_is_one_warning_at_start(stub: Stub) -> None:
+    stub.environ |= {"GEMINI_MCP_TIMEOT": "10", "GEMINI_MCP_WARMM": "0"}
+
+    completed = run_command(stub, "search", QUESTION)
+
+    [warning] = [line for line in completed.stderr.splitlines() if "[WARNING]" in line]
+    assert "GEMINI_MCP_TIMEOT: unknown variable; did you mean GEMINI_MCP_TIMEOUT?" in warning
+    assert "GEMINI_MCP_WARMM: unknown variable; did you mean GEMINI_MCP_WARM?" in warning
+
+
+def test_in_a_terminal_the_server_says_that_it_waits_for_a_client(stub: Stub) -> None:
+    primary, secondary = pty.openpty()
+    with subprocess.Popen(
+        command(), env=stub.environ, stdin=secondary, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as server:
+        assert server.stderr and server.stdout
+        try:
+            line = server.stderr.readline().decode()
+        finally:
+            server.kill()
+        assert (server.stdout.read(), server.stderr.read()) == (b"", b"")
+    os.close(primary)
+    os.close(secondary)
+
+    assert line == (
+        "[INFO] Waiting for an MCP client on stdin; for other uses, see gemini-cli-mcp --help\n"
+    )
+
+
 def test_a_command_removes_its_files(stub: Stub) -> None:
     stub.plays_scenario("good")
 

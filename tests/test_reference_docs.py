@@ -13,6 +13,7 @@ from gemini_cli_mcp import errors
 from gemini_cli_mcp.cli.arguments import build_parser
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.settings.variable_names import SECRET_VARIABLES, known_variables
 from tests.support import ROOT, TOOLS, Stub
 from tests.support.doc_blocks import PAGES
 from tests.support.mcp_server import in_process_client
@@ -22,8 +23,6 @@ COMMANDS = (ROOT / "docs/commands.md").read_text("utf-8")
 TOOL_PAGE = (ROOT / "docs/tools.md").read_text("utf-8")
 TROUBLESHOOTING = (ROOT / "docs/troubleshooting.md").read_text("utf-8")
 VARIABLE = re.compile(r"\b(?:GEMINI_MCP|DEEP_SEARCH|STUB_GEMINI|STUB_AGY)_[A-Z_]+\b")
-UNLISTED_VARIABLES = {"GEMINI_MCP_HTTP_TOKENS", "GEMINI_MCP_UPSTREAM_KEY"}
-"""Secrets, which are not part of `Settings`."""
 
 
 def first_cells(page: str) -> list[str]:
@@ -50,14 +49,12 @@ def test_every_variable_is_listed_with_its_default_and_meaning() -> None:
 def test_secret_variables_are_listed_once() -> None:
     listed = Counter(first_cells(CONFIGURATION))
 
-    assert {name: listed[name] for name in UNLISTED_VARIABLES} == dict.fromkeys(
-        UNLISTED_VARIABLES, 1
-    )
+    assert {name: listed[name] for name in SECRET_VARIABLES} == dict.fromkeys(SECRET_VARIABLES, 1)
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_no_page_names_a_variable_that_does_not_exist(page: Path) -> None:
-    known = {field.title for field in Settings.model_fields.values()} | UNLISTED_VARIABLES
+    known = set(known_variables())
     named = set(VARIABLE.findall(page.read_text("utf-8")))
 
     assert named <= known | stub_variables()

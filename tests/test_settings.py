@@ -6,6 +6,7 @@ import pytest
 
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.settings.variable_names import find_misspelt
 from tests.support import ROOT
 
 
@@ -69,3 +70,22 @@ def test_an_invalid_value_is_reported_with_the_expected_format(variable: str, va
 def test_all_invalid_values_are_reported_together() -> None:
     with pytest.raises(ConfigError, match=r"GEMINI_MCP_TIMEOUT.*GEMINI_MCP_MAX_CYCLES"):
         Settings.from_env({"GEMINI_MCP_TIMEOUT": "x", "GEMINI_MCP_MAX_CYCLES": "y"})
+
+
+def test_misspelt_variables_are_found_and_others_are_left_alone() -> None:
+    names = {
+        "GEMINI_MCP_TIMEOT": "unknown variable; did you mean GEMINI_MCP_TIMEOUT?",
+        "GEMINI_MPC_TIMEOUT": "unknown variable; did you mean GEMINI_MCP_TIMEOUT?",
+        "GEMINI_MODLE": "unknown variable; did you mean GEMINI_MODEL?",
+        "GEMINI_API_KYE": "unknown variable; did you mean GEMINI_API_KEY?",
+        "DEEP_SEARCH_ITERATIONS": "unknown variable; did you mean DEEP_SEARCH_MAX_ITERATIONS?",
+        "gemini_mcp_timeout": "unknown variable; did you mean GEMINI_MCP_TIMEOUT?",
+        "GEMINI_MCP_ZZZZZZZZZZZZ": "unknown variable",
+    }
+    correct = [
+        *("GEMINI_MCP_TIMEOUT", "GEMINI_MCP_HTTP_TOKENS", "GEMINI_API_KEY", "GEMINI_API_KEY_2"),
+        *("GEMINI_CLI_HOME", "GEMINI_SANDBOX", "GEMINI_SYSTEM_MD", "GEMINI_CLI_NO_RELAUNCH"),
+        *("GOOGLE_GEMINI_BASE_URL", "DEEP_LEARNING_HOME", "PATH", "GEMINI_MCP_WORK_KEY"),
+    ]
+
+    assert find_misspelt([*names, *correct], key_variables={"GEMINI_MCP_WORK_KEY"}) == names

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 def parse_options(arguments: list[str] | None) -> Options:
     """Parse the command line; exit with 2 and a message if it is invalid."""
-    return build_parser().parse_args(arguments, namespace=Options())
+    parser = build_parser()
+    options = parser.parse_args(arguments, namespace=Options())
+    if options.command == "serve" and not options.http:
+        given = [name for name in ("host", "port") if name in vars(options)]
+        given += ["allowed-host"] if options.allowed_host else []
+        if given:
+            parser.error(f"serve: --{given[0]} requires --http")
+    return options
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -60,14 +67,17 @@ def _add_serve(subparsers: "Subparsers") -> None:
     parser.add_argument(
         "--http", action="store_true", help="serve streamable HTTP at /mcp instead of stdio"
     )
+    # Without a default here, `parse_options` can tell whether they were given.
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+        "--host",
+        default=argparse.SUPPRESS,
+        help=f"address to listen on, with --http (default: {Options.host})",
     )
     parser.add_argument(
         "--port",
         type=_port,
-        default=8000,
-        help="port to listen on (default: %(default)s); 0 picks a free port",
+        default=argparse.SUPPRESS,
+        help=f"port to listen on, with --http (default: {Options.port}); 0 picks a free port",
     )
     _add_allowed_host(parser)
     parser.set_defaults(command="serve")

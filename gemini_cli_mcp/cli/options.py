@@ -1,6 +1,7 @@
 """The parsed command line: the command and its options, typed."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,8 +24,8 @@ class Options(argparse.Namespace):
     command: Command = "serve"
     http: bool = False
     host: str = "127.0.0.1"
-    port: int = 0
-    allowed_host: list[str]
+    port: int = 8000
+    allowed_host: Sequence[str] = ()
     query: str = ""
     json: bool = False
     max_iterations: int | None = None
