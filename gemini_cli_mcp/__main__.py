@@ -22,7 +22,9 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     logs.configure("INFO")
     # These two handle a bad configuration themselves.
     if options.command == "install":
-        return _install(options)
+        from gemini_cli_mcp.cli.install.command import install
+
+        return install(os.environ, options)
     if options.command == "doctor":
         return _doctor(options, limits)
     try:
@@ -130,18 +132,6 @@ def _doctor(options: Options, limits: Limits | None) -> int:
 
     logs.configure("ERROR")
     return doctor(os.environ, live=options.live, as_json=options.json, limits=limits)
-
-
-def _install(options: Options) -> int:
-    from gemini_cli_mcp.cli.install import install
-
-    return install(
-        os.environ,
-        options.client,
-        variables=options.env,
-        only_print=options.print,
-        uninstall=options.uninstall,
-    )
 
 
 def _report_config_error(error: ConfigError) -> int:

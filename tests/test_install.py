@@ -2,15 +2,22 @@
 
 import json
 import os
+import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
-from gemini_cli_mcp.cli import install as install_module
-from gemini_cli_mcp.cli.install import BACKUP_SUFFIX, CLIENTS, SERVER_NAME, config_file
+from gemini_cli_mcp import jsonc
+from gemini_cli_mcp.cli.install import server_entry
+from gemini_cli_mcp.cli.install.clients import CLIENTS
+from gemini_cli_mcp.cli.install.config_file import MAX_BYTES
+from gemini_cli_mcp.cli.install.server_entry import SERVER_NAME, starts_this_program
 from gemini_cli_mcp.providers.gemini import binary
 from tests.support import STUB, Stub
 from tests.support.binaries import make_executable
@@ -21,8 +28,11 @@ CONFIG_FILES = {
     "claude-code": ".claude.json",
     "cursor": ".cursor/mcp.json",
     "vscode": ".config/Code/User/mcp.json",
+    "vscode-insiders": ".config/Code - Insiders/User/mcp.json",
+    "windsurf": ".codeium/windsurf/mcp_config.json",
+    "zed": ".config/zed/settings.json",
 }
-SERVERS_KEYS = {"vscode": "servers"}
+SERVERS_KEYS = {"vscode": "servers", "vscode-insiders": "servers", "zed": "context_servers"}
 every_client = pytest.mark.parametrize("client", CONFIG_FILES)
 
 
@@ -31,8 +41,19 @@ def install(stub: Stub, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def read_entry(stub: Stub, client: str) -> dict[str, Any]:
-    content = json.loads((stub.home / CONFIG_FILES[client]).read_text())
+    content: Any = jsonc.loads((stub.home / CONFIG_FILES[client]).read_text())
     return content[SERVERS_KEYS.get(client, "mcpServers")][SERVER_NAME]
+
+
+def write_config(stub: Stub, content: str | bytes, client: str = "cursor") -> Path:
+    path = stub.home / CONFIG_FILES[client]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def copies(path: Path) -> list[Path]:
+    return sorted(path.parent.glob(f"{path.name}.*.bak"))
 
 
 @every_client
@@ -40,6 +61,7 @@ def test_the_written_entry_starts_the_server(stub: Stub, client: str) -> None:
     completed = install(stub, client, "--env", "GEMINI_API_KEY=k-123456", "--env", "GEMINI_MODEL=m")
 
     entry = read_entry(stub, client)
+    path = stub.home / CONFIG_FILES[client]
     assert completed.returncode == 0
     assert Path(entry["command"]).is_absolute()
     assert entry["args"][-1] == "serve"
@@ -48,80 +70,262 @@ def test_the_written_entry_starts_the_server(stub: Stub, client: str) -> None:
         "GEMINI_API_KEY": "k-123456",
         "GEMINI_MODEL": "m",
     }
+    assert entry.get("type") == CLIENTS[client].extra_fields.get("type")
     assert "k-123456" not in completed.stdout + completed.stderr
-    assert (stub.home / CONFIG_FILES[client]).stat().st_mode & 0o077 == 0  # it contains a key
+    assert path.stat().st_mode & 0o077 == 0
+    lines = completed.stderr.splitlines()
+    assert lines[0] == f"Added {SERVER_NAME} in {CLIENTS[client].title}: {path}"
+    assert lines[1] == "  It contains GEMINI_API_KEY, so only you can read it (mode 0600)."
+    assert lines[-1].startswith("Next: ")
     version_command = [entry["command"], *entry["args"][:-1], "--version"]
     subprocess.run(version_command, env={}, check=True, capture_output=True)  # without any PATH
 
 
 @every_client
-def test_everything_else_in_the_file_is_preserved(stub: Stub, client: str) -> None:
-    path = stub.home / CONFIG_FILES[client]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    servers_key = SERVERS_KEYS.get(client, "mcpServers")
-    before = {
-        "theme": "dunkel ☾",
-        servers_key: {"other": {"command": "x"}},
-        "last": [1, {"a": None}],
-    }
-    path.write_text(json.dumps(before))
+def test_only_our_entry_changes(stub: Stub, client: str) -> None:
+    key = SERVERS_KEYS.get(client, "mcpServers")
+    before = (
+        "\ufeff// my settings\r\n{\r\n\t\"theme\": \"café ☾\", // a comment\r\n"
+        f"\t\"{key}\": {{\r\n\t\t\"other\": {{\"command\": \"x\"}}, /* keep */\r\n\t}},\r\n"
+        "\t\"last\": [1, {\"a\": null},], // 1e999\r\n}\r\n"
+    )  # fmt: skip
+    path = write_config(stub, before, client)
     path.chmod(0o640)
 
     assert install(stub, client).returncode == 0
-    after = json.loads(path.read_text())
+    text = path.read_bytes().decode()
     assert install(stub, client, "--uninstall").returncode == 0
 
-    assert list(after) == list(before)
-    assert {**after, servers_key: {"other": {"command": "x"}}} == before
-    assert json.loads(path.read_text()) == before
-    assert path.stat().st_mode & 0o777 == 0o600  # it may contain a key
-    backup = Path(f"{path}{BACKUP_SUFFIX}")
-    assert json.loads(backup.read_text()) == before  # from before the first change
-    assert backup.stat().st_mode & 0o777 == 0o600
+    start = text.index(f'\r\n\t\t"{SERVER_NAME}"')
+    end = text.index("\r\n\t},\r\n")
+    assert text[:start] + text[end:] == before
+    assert "\n" not in text.replace("\r\n", "")
+    assert path.read_bytes().decode() == before
+    assert path.stat().st_mode & 0o777 == 0o640  # it contains no secret
+
+
+def test_a_copy_is_made_at_every_change_and_named(stub: Stub) -> None:
+    path = write_config(stub, '{"a": 1}')
+
+    first = install(stub, "cursor")
+    same = install(stub, "cursor")
+    second = install(stub, "cursor", "--env", "GEMINI_MODEL=m")
+
+    assert "already configured" in same.stderr
+    assert [copy.stat().st_mode & 0o777 for copy in copies(path)] == [0o600, 0o600]
+    assert all(str(copy) in first.stderr + second.stderr for copy in copies(path))
+    assert '{"a": 1}' in [copy.read_text() for copy in copies(path)]
     assert [file.name for file in path.parent.glob(f".{path.name}.*")] == []
 
 
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda value: st.lists(value) | st.dictionaries(st.text(), value),
+        max_leaves=20,
+    ),
+    st.dictionaries(st.text(), st.text()),
+    st.sampled_from([None, 2, "\t"]),
+    st.booleans(),
+)
+def test_any_document_survives_adding_and_removing_a_member(
+    other: Any, servers: dict[str, str], indent: Any, with_comments: bool
+) -> None:
+    document = {"other": other, "servers": servers}
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    if with_comments and indent:
+        text = f"// first\n{text}".replace(": {\n", ": { // why, {\n").replace("]\n", "] /* } */\n")
+    path = ("servers", "new")
+
+    added = jsonc.set_member(text, path, {"command": "c"})
+    changed = jsonc.set_member(added, path, {"command": "d"})
+    removed = jsonc.remove_member(changed, path)
+
+    assert jsonc.loads(added) == {**document, "servers": {**servers, "new": {"command": "c"}}}
+    assert jsonc.loads(changed) == {**document, "servers": {**servers, "new": {"command": "d"}}}
+    servers.pop("new", None)
+    assert jsonc.loads(removed) == {**document, "servers": servers}
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("text", "expected"),
     [
-        b'{"mcpServers": {',
-        b'{"a": 1} // mine',
-        b"[1]",
-        b'{"mcpServers": [1]}',
-        b'"text"',
-        b'{"a": "\xff"}',
-        '{"a": 1}'.encode("utf-16"),
-        b'{"a": 1e999}',
+        ('{"s": {"a": 1, // note\n "new": {}}}', '{"s": {"a": 1 // note\n}}'),
+        ('{"s": {"new": 1, "b": 2}}', '{"s": { "b": 2}}'),
+        ('{"s": {"a": 1, /* c */ "new": 1}}', '{"s": {"a": 1 /* c */}}'),
+        ('{"s": {"a": 1, "new": 1,}}', '{"s": {"a": 1,}}'),
+        ('{"s": {\n  "new": 1\n}}', '{"s": {}}'),
+        ('{"s": [1], "new": 1}', '{"s": [1], "new": 1}'),
     ],
 )
-def test_an_invalid_file_is_not_changed(stub: Stub, content: bytes) -> None:
-    path = stub.home / CONFIG_FILES["cursor"]
-    path.parent.mkdir()
-    path.write_bytes(content)
+def test_a_member_is_removed_with_its_comma_and_without_its_comments(
+    text: str, expected: str
+) -> None:
+    assert jsonc.remove_member(text, ("s", "new")) == expected
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_huge(path: Path) -> None:
+    path.write_text('{"a": "')
+    os.truncate(path, 50_000_000)
+
+
+INVALID_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda path: path.write_bytes(b""), "is empty"),
+    "blank": (lambda path: path.write_bytes(b"\xef\xbb\xbf \n"), "is empty"),
+    "array": (lambda path: path.write_bytes(b"[1]"), "does not contain a client configuration"),
+    "text": (lambda path: path.write_bytes(b'"text"'), "does not contain a client configuration"),
+    "servers are an array": (
+        lambda path: path.write_bytes(b'{"mcpServers": [1], "servers": [1], "context_servers": 1}'),
+        "does not contain a client configuration",
+    ),
+    "not closed": (
+        lambda path: path.write_bytes(b'{\n"mcpServers": {'),
+        "is not valid JSON (line 2)",
+    ),
+    "not a number": (lambda path: path.write_bytes(b'{"a": NaN}'), "is not valid JSON"),
+    "binary": (lambda path: path.write_bytes(bytes(range(256))), "is not UTF-8 text"),
+    "UTF-16": (lambda path: path.write_bytes('{"a": 1}'.encode("utf-16")), "is not UTF-8 text"),
+    "50 MB": (make_huge, f"is larger than {MAX_BYTES >> 20} MB"),
+    "deep nesting": (lambda path: path.write_bytes(b'{"a":' * 200_000), "is nested too deeply"),
+    "duplicate key": (
+        lambda path: path.write_bytes(
+            b'{"mcpServers": {}, "mcpServers": {}, "servers": {}, "servers": {}, '
+            b'"context_servers": {}, "context_servers": {}}'
+        ),
+        "is ambiguous",
+    ),
+    "symlink loop": (make_loop, "cannot be read"),
+    "dangling link": (lambda path: path.symlink_to("nowhere"), "does not exist"),
+    "directory": (lambda path: path.mkdir(), "is not a regular file"),
+    "named pipe": (make_fifo, "is not a regular file"),
+}
+
+
+@pytest.mark.parametrize("client", ["claude-desktop", "vscode", "zed"])
+@pytest.mark.parametrize("name", INVALID_FILES)
+def test_an_invalid_file_is_reported_and_not_changed(stub: Stub, client: str, name: str) -> None:
+    make, reason = INVALID_FILES[name]
+    path = stub.home / CONFIG_FILES[client]
+    path.parent.mkdir(parents=True)
+    make(path)
+    before = os.lstat(path)
+
+    completed = install(stub, client)
+
+    assert completed.returncode == 1
+    assert f"CONFIG_ERROR: {path} " in completed.stderr and reason in completed.stderr
+    assert "it was not changed" in completed.stderr
+    assert "Traceback" not in completed.stderr
+    after = os.lstat(path)
+    assert (after.st_mode, after.st_size, after.st_mtime_ns, after.st_ino) == (
+        before.st_mode,
+        before.st_size,
+        before.st_mtime_ns,
+        before.st_ino,
+    )
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_without_permission_is_reported(stub: Stub, mocker: MockerFixture) -> None:
+    """Root can read everything, so the error is simulated."""
+    path = write_config(stub, "{}")
+    mocker.patch.object(Path, "read_bytes", side_effect=PermissionError(13, "Permission denied"))
 
     completed = install(stub, "cursor")
 
     assert completed.returncode == 1
-    assert (
-        "CONFIG_ERROR" in completed.stderr
-        and str(path) in completed.stderr
-        and "--print" in completed.stderr
-    )
-    assert path.read_bytes() == content
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert f"{path} cannot be read (Permission denied); it was not changed." in completed.stderr
+
+
+def test_a_read_only_file_is_not_replaced(stub: Stub) -> None:
+    path = write_config(stub, "{}")
+    path.chmod(0o444)
+
+    completed = install(stub, "cursor")
+
+    assert completed.returncode == 1
+    assert f"{path} is read-only; it was not changed." in completed.stderr
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("{}", 0o444)
+    assert copies(path) == []
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xef\xbb\xbf{}\r\n", b'{"mcpServers": null}', b'{"servers": [1]}', b'{"a": "\\ud800"}'],
+    [b"\xef\xbb\xbf{}\r\n", b'{"mcpServers": null}', b'{"servers": [1]}', b'{"a": "\\ud800"}'],
 )
 def test_an_unusual_but_valid_file_is_accepted(stub: Stub, content: bytes) -> None:
-    path = stub.home / CONFIG_FILES["cursor"]
-    path.parent.mkdir()
-    path.write_bytes(content)
+    path = write_config(stub, content)
 
     assert install(stub, "cursor").returncode == 0
-    assert read_entry(stub, "cursor")["args"][-1] == "serve"
+    entry = json.loads(path.read_text("utf-8-sig"))["mcpServers"][SERVER_NAME]
+    assert entry["args"][-1] == "serve"
+
+
+FOREIGN_ENTRIES = [
+    {"url": "https://example.com/mcp", "type": "http"},
+    {"command": "uvx", "args": ["gemini-cli-mcp"]},
+    {"command": "npx", "args": ["-y", "gemini-mcp-tool"], "env": {"GEMINI_API_KEY": "k"}},
+    "text",
+]
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_ENTRIES, ids=lambda entry: str(entry)[:30])
+def test_a_foreign_entry_is_only_replaced_or_removed_by_force(stub: Stub, foreign: Any) -> None:
+    before = json.dumps({"mcpServers": {SERVER_NAME: foreign}})
+    path = write_config(stub, before)
+
+    refused = [install(stub, "cursor"), install(stub, "cursor", "--uninstall")]
+    unchanged = path.read_text()
+    replaced = install(stub, "cursor", "--force")
+    entry = read_entry(stub, "cursor")
+    path.write_text(before)
+    removed = install(stub, "cursor", "--uninstall", "--force")
+
+    assert [completed.returncode for completed in refused] == [1, 1]
+    assert all("--force" in completed.stderr for completed in refused)
+    assert unchanged == before
+    assert (replaced.returncode, sorted(entry)) == (0, ["args", "command", "env"])
+    assert (removed.returncode, json.loads(path.read_text())) == (0, {"mcpServers": {}})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "gemini-cli-mcp"},
+        {"command": "C:\\tools\\gemini-cli-research-mcp.exe", "args": ["serve"]},
+        {"command": "/usr/bin/python3", "args": ["-m", "gemini_cli_mcp", "serve"]},
+        {"command": "uvx", "args": ["gemini-cli-research-mcp@1.2", "serve"]},
+        {"command": "uvx", "args": ["--from", "gemini-cli-research-mcp[api]", "gemini-cli-mcp"]},
+        {"command": {"path": "/x/gemini-cli-mcp", "args": ["serve"]}},
+    ],
+)
+def test_entries_of_this_program_are_recognized(entry: dict[str, Any]) -> None:
+    assert starts_this_program(entry)
+
+
+@pytest.mark.parametrize(
+    ("client", "flag"), [("cursor", {"disabled": True}), ("zed", {"enabled": False})]
+)
+def test_a_disabled_entry_stays_disabled_and_is_mentioned(
+    stub: Stub, client: str, flag: dict[str, bool]
+) -> None:
+    key = SERVERS_KEYS.get(client, "mcpServers")
+    write_config(
+        stub, json.dumps({key: {SERVER_NAME: {"command": "gemini-cli-mcp", **flag}}}), client
+    )
+
+    completed = install(stub, client)
+
+    assert f"the entry is disabled; enable it in {CLIENTS[client].title}" in completed.stderr
+    assert flag.items() <= read_entry(stub, client).items()
 
 
 def test_reinstalling_keeps_earlier_choices(stub: Stub) -> None:
@@ -133,7 +337,7 @@ def test_reinstalling_keeps_earlier_choices(stub: Stub) -> None:
 
     again = install(stub, "cursor", "--env", "GEMINI_MODEL=other")
 
-    assert "GEMINI_API_KEY" not in again.stderr  # already configured
+    assert "a key" not in again.stderr  # already configured
     entry = read_entry(stub, "cursor")
     assert entry["timeout"] == 600
     assert (entry["env"]["GEMINI_API_KEY"], entry["env"]["GEMINI_MODEL"]) == ("k", "other")
@@ -155,7 +359,7 @@ def test_path_includes_a_node_that_desktop_apps_cannot_find(
     node, system_folder = make_executable(stub.home / "somewhere/node"), stub.home / "system"
     gemini = make_executable(stub.home / "elsewhere/gemini")
     stub.environ |= {"PATH": str(node.parent), "GEMINI_MCP_CLI_PATH": str(gemini)}
-    for module in (binary, install_module):
+    for module in (binary, server_entry):
         mocker.patch.object(module, "DESKTOP_APP_PATH", str(system_folder))
     if is_visible:
         make_executable(system_folder / "node")
@@ -174,38 +378,99 @@ def test_an_invalid_variable_does_not_prevent_uninstalling(stub: Stub) -> None:
     assert install(stub, "cursor", "--uninstall", "--print").returncode == 2
 
 
-def test_print_shows_what_would_be_written(stub: Stub) -> None:
-    printed = install(stub, "vscode", "--print", "--env", "GEMINI_MODEL=m")
-    assert not (stub.home / CONFIG_FILES["vscode"]).exists()
-    install(stub, "vscode", "--env", "GEMINI_MODEL=m")
+@every_client
+def test_print_names_the_file_and_shows_what_would_be_written(stub: Stub, client: str) -> None:
+    printed = install(stub, client, "--print", "--env", "GEMINI_MODEL=café")
+    path = stub.home / CONFIG_FILES[client]
+    assert not path.exists()
+    install(stub, client, "--env", "GEMINI_MODEL=café")
 
-    assert json.loads(printed.stdout) == json.loads(
-        (stub.home / CONFIG_FILES["vscode"]).read_text()
-    )
+    assert printed.stderr == f"Add this to {path} ({CLIENTS[client].title}):\n"
+    assert printed.stdout == path.read_text()
+    assert "café" in printed.stdout
+
+
+def test_a_project_has_its_own_file(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project_files = {
+        "claude-code": ".mcp.json",
+        "cursor": ".cursor/mcp.json",
+        "vscode": ".vscode/mcp.json",
+        "vscode-insiders": ".vscode/mcp.json",
+        "zed": ".zed/settings.json",
+    }
+    for client, file in project_files.items():
+        completed = install(stub, client, "--project")
+
+        assert completed.returncode == 0
+        assert SERVER_NAME in (tmp_path / file).read_text()
+        assert not (stub.home / CONFIG_FILES[client]).exists()
+    for client in CONFIG_FILES.keys() - project_files.keys():
+        completed = install(stub, client, "--project")
+
+        assert completed.returncode == 2
+        assert f"{client} has no configuration files in projects" in completed.stderr
 
 
 def test_env_copies_a_set_variable_and_rejects_unset_or_invalid_ones(stub: Stub) -> None:
     stub.environ["GEMINI_API_KEY"] = "from-here"
 
     copied = install(stub, "cursor", "--env", "GEMINI_API_KEY")
-    unset = install(stub, "cursor", "--env", "GEMINI_MODEL")
-    invalid = install(stub, "cursor", "--env", "GEMINI_MCP_TIMEOUT=soon")
+    rejected = {
+        assignment: install(stub, "cursor", "--env", assignment)
+        for assignment in (
+            "GEMINI_MODEL",
+            "GEMINI_MCP_TIMEOUT=soon",
+            "GEMINI_MCP_TIMEOT=10",
+            "A B=1",
+            "X=\x1b[0m",
+        )
+    }
 
     assert copied.returncode == 0
     assert read_entry(stub, "cursor")["env"]["GEMINI_API_KEY"] == "from-here"
-    assert (unset.returncode, invalid.returncode) == (1, 1)
-    assert "GEMINI_MODEL=VALUE" in unset.stderr
-    assert "GEMINI_MCP_TIMEOUT='soon'" in invalid.stderr
+    assert {completed.returncode for completed in rejected.values()} == {1}
+    assert "GEMINI_MODEL=VALUE" in rejected["GEMINI_MODEL"].stderr
+    assert "GEMINI_MCP_TIMEOUT='soon'" in rejected["GEMINI_MCP_TIMEOUT=soon"].stderr
+    assert "did you mean GEMINI_MCP_TIMEOUT?" in rejected["GEMINI_MCP_TIMEOT=10"].stderr
 
 
-def test_a_missing_key_and_cli_are_reported(stub: Stub) -> None:
+@pytest.mark.parametrize("client", ["claude-desktop", "claude-code"])
+def test_a_key_in_the_environment_is_offered_and_not_written(stub: Stub, client: str) -> None:
+    stub.environ["GEMINI_API_KEY"] = "from-here"
+    del stub.environ["GEMINI_MCP_CONFIG_DIR"]
+
+    completed = install(stub, client)
+
+    assert "GEMINI_API_KEY" not in read_entry(stub, client)["env"]
+    assert "from-here" not in completed.stderr
+    command = f"gemini-cli-mcp install {client} --env GEMINI_API_KEY"
+    assert f"run `{command}`" in completed.stderr
+    assert ("in a terminal where it is set" in completed.stderr) is (client == "claude-code")
+
+
+def test_a_missing_key_and_cli_are_reported_before_the_next_step(stub: Stub) -> None:
     stub.environ |= {"GEMINI_MCP_CLI_PATH": "no-such-gemini"}
+    del stub.environ["GEMINI_MCP_CONFIG_DIR"]
 
     completed = install(stub, "claude-desktop")
 
+    lines = completed.stderr.splitlines()
     assert completed.returncode == 0
-    assert "npm install -g @google/gemini-cli" in completed.stderr
-    assert "--env GEMINI_API_KEY" in completed.stderr
+    assert [line.partition(" ")[0] for line in lines] == [
+        *("Added", "Missing:", "Missing:", "Missing:", "Next:")
+    ]
+    assert "npm install -g @google/gemini-cli" in lines[1]
+    assert "--env GEMINI_MCP_CLI_PATH" in lines[2]
+    assert "--env GEMINI_API_KEY" in lines[3]
+
+
+def test_an_installation_in_uvs_cache_is_not_permanent(stub: Stub, mocker: MockerFixture) -> None:
+    mocker.patch("sys.prefix", "/home/me/.cache/uv/archive-v0/abc")
+
+    assert "uv tool install gemini-cli-research-mcp" in install(stub, "cursor").stderr
 
 
 def test_uninstalling_without_an_entry_changes_nothing(stub: Stub) -> None:
@@ -231,17 +496,26 @@ def test_a_symlinked_file_stays_a_symlink(stub: Stub) -> None:
 def test_each_platform_has_its_config_files() -> None:
     environ = {"HOME": "/home/me", "APPDATA": "/home/me/AppData/Roaming"}
     paths = {
-        platform: [str(config_file(client, environ, platform)) for client in CLIENTS.values()]
+        platform: [str(client.user_file(environ, platform)) for client in CLIENTS.values()]
         for platform in ("darwin", "win32", "linux")
     }
 
-    assert paths["darwin"][0].endswith(
-        "Library/Application Support/Claude/claude_desktop_config.json"
-    )
+    assert paths["darwin"] == [
+        "/home/me/Library/Application Support/Claude/claude_desktop_config.json",
+        "/home/me/.claude.json",
+        "/home/me/.cursor/mcp.json",
+        "/home/me/Library/Application Support/Code/User/mcp.json",
+        "/home/me/Library/Application Support/Code - Insiders/User/mcp.json",
+        "/home/me/.codeium/windsurf/mcp_config.json",
+        "/home/me/.config/zed/settings.json",
+    ]
     assert paths["win32"] == [
         "/home/me/AppData/Roaming/Claude/claude_desktop_config.json",
         "/home/me/.claude.json",
         "/home/me/.cursor/mcp.json",
         "/home/me/AppData/Roaming/Code/User/mcp.json",
+        "/home/me/AppData/Roaming/Code - Insiders/User/mcp.json",
+        "/home/me/.codeium/windsurf/mcp_config.json",
+        "/home/me/AppData/Roaming/Zed/settings.json",
     ]
     assert paths["linux"] == [f"/home/me/{file}" for file in CONFIG_FILES.values()]

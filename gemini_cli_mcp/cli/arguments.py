@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemini_cli_mcp import __version__
+from gemini_cli_mcp.cli.install.clients import CLIENTS
 from gemini_cli_mcp.cli.options import Options
 from gemini_cli_mcp.settings.engines import DEFAULT_HITS, MAX_HITS, RECENCY_DAYS
 from gemini_cli_mcp.types import THINKING_TOKENS
@@ -25,6 +26,8 @@ def parse_options(arguments: list[str] | None) -> Options:
         given += ["allowed-host"] if options.allowed_host else []
         if given:
             parser.error(f"serve: --{given[0]} requires --http")
+    if options.project and not CLIENTS[options.client].project_file:
+        parser.error(f"install: {options.client} has no configuration files in projects")
     return options
 
 
@@ -224,7 +227,7 @@ def _add_install(subparsers: "Subparsers") -> None:
     )
     parser.add_argument(
         "client",
-        choices=["claude-desktop", "claude-code", "cursor", "vscode"],
+        choices=list(CLIENTS),
         help="the client to configure",
     )
     parser.add_argument(
@@ -234,6 +237,16 @@ def _add_install(subparsers: "Subparsers") -> None:
         metavar="NAME[=VALUE]",
         help="set an environment variable for the server; without =VALUE, the value from the "
         "current environment (repeatable)",
+    )
+    parser.add_argument(
+        "--project",
+        action="store_true",
+        help="use the client's file in the current folder, for this project only",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace or remove an entry of this name even if it is another server",
     )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--print", action="store_true", help="print the entry instead of writing it")

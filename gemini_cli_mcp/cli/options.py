@@ -39,6 +39,8 @@ class Options(argparse.Namespace):
     provider: str = ""
     live: bool = False
     client: str = ""
-    env: list[str]
+    env: Sequence[str] = ()
+    project: bool = False
+    force: bool = False
     print: bool = False
     uninstall: bool = False

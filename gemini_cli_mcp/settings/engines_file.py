@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from gemini_cli_mcp import jsonc
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.settings.engines import FAMILIES, Engine, Engines, EngineTarget, GlmSettings
 from gemini_cli_mcp.settings.upstreams import DEFAULT_GATEWAY, GatewaySettings, StrictModel
@@ -21,9 +22,6 @@ MODEL_PREFIXES = ("gemini-", "glm-", "flash", "pro", "auto")
 """Prefixes of model names; anything else after the family is an account alias."""
 
 _Name = Annotated[str, Field(pattern=r"^[\w.:-]{1,64}$")]
-# Unclosed strings and comments extend to the end of the text, so that matching is linear.
-_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|//[^\n]*+|/\*(?:.*?\*/|.*+)', re.DOTALL)
-_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
 _MODEL = re.compile(r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII)
 
 
@@ -74,7 +72,7 @@ def load_engines_file(path: Path, fallback: Engines) -> Engines:
             f"{_ERROR_PREFIX} {path}: cannot read the file ({type(error).__name__})."
         ) from None
     try:
-        file = _File.model_validate_json(_strip_comments(text))
+        file = _File.model_validate_json(jsonc.strip_comments(text))
         return (
             _build_engines(file, file.web_search)
             if file.web_search
@@ -91,15 +89,6 @@ def load_engines_file(path: Path, fallback: Engines) -> Engines:
 
 
 _ERROR_PREFIX = "GEMINI_MCP_WEB_SEARCH:"
-
-
-def _strip_comments(text: str) -> str:
-    """Remove comments and trailing commas; strings and line numbers are preserved."""
-
-    def blank(token: re.Match[str]) -> str:
-        return token[0] if token[0].startswith('"') else " " + "\n" * token[0].count("\n")
-
-    return _COMMA.sub(blank, _COMMENT.sub(blank, text))
 
 
 def _with_gateway(file: _File, engines: Engines) -> Engines:

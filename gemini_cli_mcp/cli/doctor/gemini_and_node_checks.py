@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gemini_cli_mcp.cli.doctor.findings import UPGRADE_COMMAND, Finding, note, ok, problem
-from gemini_cli_mcp.cli.install import program_argv
+from gemini_cli_mcp.cli.install.server_entry import program_argv
 from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.process.run import read_output
 from gemini_cli_mcp.providers.gemini.binary import (
