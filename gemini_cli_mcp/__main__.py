@@ -131,7 +131,7 @@ def _doctor(options: Options, limits: Limits | None) -> int:
     from gemini_cli_mcp.cli.doctor.command import doctor
 
     logs.configure("ERROR")
-    return doctor(os.environ, live=options.live, as_json=options.json, limits=limits)
+    return doctor(os.environ, options, limits)
 
 
 def _report_config_error(error: ConfigError) -> int:

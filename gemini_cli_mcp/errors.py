@@ -128,6 +128,14 @@ class ExecutionFailed(GeminiMcpError):
     hint = "Try again. If it keeps failing, run `gemini` in a terminal to see its error message."
 
 
+class ConnectionFailed(ExecutionFailed):
+    """The CLI could not connect to the Gemini API."""
+
+    hint = (
+        "Check the network, and HTTPS_PROXY if it is set. `gemini-cli-mcp doctor` shows the route."
+    )
+
+
 class PermissionDenied(ExecutionFailed):
     """The CLI requested a permission that cannot be granted in a non-interactive run."""
 

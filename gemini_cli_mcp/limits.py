@@ -98,5 +98,7 @@ class Limits:
     # Other
     glm_timeout: float = 60.0
     """Silence of the GLM API after which a search fails."""
+    sign_in_timeout: float = 20.0
+    """Time for doctor to try the sign-in."""
     dry_run_timeout: float = 60.0
     """Time for the search that doctor runs against a fake API on loopback."""

@@ -1,17 +1,27 @@
 """`doctor` on broken setups: it names the cause, and the fix it suggests works."""
 
+import errno
 import json
 import os
+import pty
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pytest_mock import MockerFixture
 
+from gemini_cli_mcp.cli.doctor import shell_commands
+from gemini_cli_mcp.cli.doctor.environment_checks import check_config_dir
+from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.workspace import LOCK_CONTENT, LOCK_FILE
 from tests.support import REAL_CLI, STUB, Result, Stub, command, fake_gemini
 from tests.support.binaries import install_official_cli
 from tests.support.cli import run_command
+from tests.support.fake_api import FakeApi
 from tests.support.matrix import needs_real_cli
 
 Change = Callable[[Stub], None]
@@ -93,6 +103,21 @@ def hide_node(stub: Stub) -> None:
     }
 
 
+def install_fake_official_cli(stub: Stub) -> None:
+    """Install a program that behaves like the official CLI."""
+    write_file("nodes/node", "#!/bin/sh\necho v22.1.0\n", 0o755)(stub)
+    stub.environ |= {
+        "GEMINI_MCP_CLI_PATH": str(fake_gemini.install(stub.home)),
+        "PATH": f"{stub.home}/nodes:{stub.environ['PATH']}",
+    }
+
+
+def restore_base_url(stub: Stub) -> None:
+    """Connect to the fake API again, as a network that works again would."""
+    stub.environ.pop("HTTPS_PROXY", None)
+    stub.environ["GOOGLE_GEMINI_BASE_URL"] = stub.environ["STUB_API_URL"]
+
+
 def install_crashing_cli(stub: Stub) -> None:
     """Install an official CLI that always fails."""
     path = install_official_cli(stub.home / "new", "0.61.0")
@@ -129,7 +154,8 @@ SETUPS: dict[str, BrokenSetup] = {
     ),
     "not executable": BrokenSetup(
         apply_all(
-            write_file("gemini", "#!/bin/sh\n"), set_to_home_path("GEMINI_MCP_CLI_PATH", "gemini")
+            write_file("gemini", STUB.read_text()),
+            set_to_home_path("GEMINI_MCP_CLI_PATH", "gemini"),
         ),
         "gemini CLI",
         "not executable",
@@ -138,22 +164,85 @@ SETUPS: dict[str, BrokenSetup] = {
     "outdated CLI": BrokenSetup(install_outdated_cli, "gemini CLI", "too old", "@latest"),
     "no Node": BrokenSetup(hide_node, "Node", "no `node`", "install Node 20", USE_WORKING_CLI),
     "outdated Node": BrokenSetup(
-        install_outdated_node, "Node", "v18.1.0", "install Node 20", USE_WORKING_CLI
+        install_outdated_node, "Node", "v18.1.0", "export PATH=", USE_WORKING_CLI
     ),
     "crashing CLI": BrokenSetup(
         install_crashing_cli, "dry run", "a search on loopback failed", "@latest", USE_WORKING_CLI
     ),
     "no sign-in": BrokenSetup(
-        unset_variables("GEMINI_API_KEY"),
+        apply_all(install_fake_official_cli, unset_variables("GEMINI_API_KEY")),
         "sign-in",
         "no sign-in was found",
         "export GEMINI_API_KEY",
     ),
     "only a personal login": BrokenSetup(
-        apply_all(unset_variables("GEMINI_API_KEY"), write_file(".gemini/oauth_creds.json", "{}")),
+        apply_all(
+            install_fake_official_cli,
+            unset_variables("GEMINI_API_KEY"),
+            write_file(".gemini/oauth_creds.json", "{}"),
+        ),
         "sign-in",
         "June 2026",
         "~/.gemini/.env",
+    ),
+    ".env with only a comment": BrokenSetup(
+        apply_all(
+            install_fake_official_cli,
+            unset_variables("GEMINI_API_KEY"),
+            write_file(".gemini/.env", "# GEMINI_API_KEY=\n"),
+        ),
+        "sign-in",
+        "gemini found no sign-in that it can use",
+        "export GEMINI_API_KEY",
+    ),
+    ".env with an empty key": BrokenSetup(
+        apply_all(
+            install_fake_official_cli,
+            unset_variables("GEMINI_API_KEY"),
+            write_file(".gemini/.env", "GEMINI_API_KEY=\n"),
+        ),
+        "sign-in",
+        ".gemini/.env: gemini found no sign-in",
+        "export GEMINI_API_KEY",
+    ),
+    "dead proxy": BrokenSetup(
+        apply_all(
+            install_fake_official_cli,
+            unset_variables("GOOGLE_GEMINI_BASE_URL"),
+            set_variables(HTTPS_PROXY="http://me:secret-word@127.0.0.1:9"),
+        ),
+        "sign-in",
+        "no connection to generativelanguage.googleapis.com via the proxy",
+        "unset HTTPS_PROXY",
+        restore_base_url,
+    ),
+    "no network": BrokenSetup(
+        apply_all(
+            install_fake_official_cli, set_variables(GOOGLE_GEMINI_BASE_URL="http://127.0.0.1:9")
+        ),
+        "sign-in",
+        "no connection to http://127.0.0.1:9 (GOOGLE_GEMINI_BASE_URL)",
+        "curl -I http://127.0.0.1:9",
+        restore_base_url,
+    ),
+    "no network, and a key in .env": BrokenSetup(
+        apply_all(
+            install_fake_official_cli,
+            unset_variables("GEMINI_API_KEY"),
+            write_file(".gemini/.env", "GEMINI_API_KEY=abcdefgh\n"),
+            set_variables(GOOGLE_GEMINI_BASE_URL="http://127.0.0.1:9"),
+        ),
+        "sign-in",
+        "no connection to http://127.0.0.1:9 (GOOGLE_GEMINI_BASE_URL)",
+        "curl -I http://127.0.0.1:9",
+        restore_base_url,
+    ),
+    "misspelt variable": BrokenSetup(
+        set_variables(GEMINI_MCP_TIMEOT="10"),
+        "variables",
+        "GEMINI_MCP_TIMEOT: unknown variable; did you mean GEMINI_MCP_TIMEOUT?",
+        "unset GEMINI_MCP_TIMEOT",
+        status="note",
     ),
     "personal login outranks the key": BrokenSetup(
         write_file(
@@ -244,7 +333,7 @@ SETUPS: dict[str, BrokenSetup] = {
 
 def run_fix(stub: Stub, fix: str) -> None:
     """Run the fix in a shell, with a value in place of `...`."""
-    bin_folder = stub.home / "npm"
+    bin_folder = stub.home / "npm-command"
     bin_folder.mkdir()
     (bin_folder / "npm").write_text(
         f"#!/bin/sh\nmkdir -p {stub.home}/.local/bin\nln -sf {STUB} {stub.home}/.local/bin/gemini\n"
@@ -262,8 +351,9 @@ def run_fix(stub: Stub, fix: str) -> None:
 
 
 @pytest.fixture
-def user(stub: Stub) -> Stub:
+def user(stub: Stub, api: FakeApi) -> Stub:
     """A user with everything that a search needs; the CLI is the stub."""
+    stub.environ |= {"GOOGLE_GEMINI_BASE_URL": api.url, "STUB_API_URL": api.url}
     (stub.home / ".local/bin").mkdir(parents=True)
     (stub.home / ".local/bin/gemini").symlink_to(stub.environ.pop("GEMINI_MCP_CLI_PATH"))
     stub.environ["GEMINI_API_KEY"] = "a-secret-key"
@@ -304,13 +394,8 @@ def install_foreign_node(stub: Stub) -> None:
 
 def set_unreachable_proxies(stub: Stub) -> None:
     """Use a CLI that honours proxies, as the real one does; loopback requests must bypass them."""
-    write_file("nodes/node", "#!/bin/sh\necho v22.1.0\n", 0o755)(stub)
-    stub.environ |= {
-        "GEMINI_MCP_CLI_PATH": str(fake_gemini.install(stub.home)),
-        "PATH": f"{stub.home}/nodes:{stub.environ['PATH']}",
-        "http_proxy": "http://127.0.0.1:9",
-        "https_proxy": "http://127.0.0.1:9",
-    }
+    install_fake_official_cli(stub)
+    stub.environ |= {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
 
 
 ExpectedFinding = tuple[str, str, str]
@@ -325,7 +410,11 @@ UNUSUAL_SETUPS: dict[str, tuple[Change, ExpectedFinding]] = {
         ("problem", "gemini CLI", "neither on PATH"),
     ),
     "login folder is a file": (
-        apply_all(unset_variables("GEMINI_API_KEY"), write_file(".gemini", "")),
+        apply_all(
+            install_fake_official_cli,
+            unset_variables("GEMINI_API_KEY"),
+            write_file(".gemini", ""),
+        ),
         ("problem", "sign-in", "no sign-in was found"),
     ),
     "Node for another platform": (install_foreign_node, ("problem", "Node", "nodes/node")),
@@ -354,15 +443,13 @@ def test_an_unusual_machine_still_gets_all_findings(user: Stub, name: str) -> No
 
 
 def test_a_cli_that_loads_the_users_setup_is_a_problem(user: Stub) -> None:
-    write_file("nodes/node", "#!/bin/sh\necho v22.1.0\n", 0o755)(user)
-    program = fake_gemini.install(user.home)
+    install_fake_official_cli(user)
+    program = Path(user.environ["GEMINI_MCP_CLI_PATH"])
     original, leaking = (
         '{"text": prompt}',
         '{"text": (Path.home() / ".gemini/GEMINI.md").read_text()}',
     )
     program.write_text(program.read_text().replace(original, leaking))
-    user.environ["GEMINI_MCP_CLI_PATH"] = str(program)
-    user.environ["PATH"] = f"{user.home}/nodes:{user.environ['PATH']}"
 
     code, findings = doctor(user)
 
@@ -380,7 +467,7 @@ def test_findings_are_printed_on_an_ascii_terminal(user: Stub) -> None:
     completed = subprocess.run(command("doctor"), env=user.environ, capture_output=True, text=True)
 
     assert (completed.returncode, completed.stderr) == (0, "")
-    assert "\\xe9, private and writable" in completed.stdout
+    assert "\\xe9," in completed.stdout
 
 
 @needs_real_cli
@@ -456,10 +543,199 @@ def test_live_runs_a_search_and_reports_its_outcome(user: Stub) -> None:
 
 
 def test_without_json_the_findings_are_readable_lines(user: Stub) -> None:
+    install_fake_official_cli(user)
     del user.environ["GEMINI_API_KEY"]
     completed = run_command(user, "doctor")
 
+    prose = [line for line in completed.stdout.splitlines() if "/" not in line]
+    assert max(map(len, prose)) <= 80
     assert completed.returncode == 1
     assert "problem sign-in: no sign-in was found." in completed.stdout
     assert "\n        fix: export GEMINI_API_KEY=..." in completed.stdout
     assert completed.stdout.endswith("A search cannot work yet: fix the problems above.\n")
+
+
+INVALID_KEY = "API key not valid. Please pass a valid API key."
+REJECTIONS = [
+    (400, INVALID_KEY, "refused"),
+    (403, "Generative Language API has not been used in project 1.", "denied"),
+    (503, "The service is overloaded.", "is failing (503)"),
+]
+
+
+def api_error(status: int, message: str) -> tuple[int, Result]:
+    state = {400: "API_KEY_INVALID", 403: "PERMISSION_DENIED"}.get(status, "UNAVAILABLE")
+    return status, {"error": {"code": status, "message": message, "status": state}}
+
+
+@pytest.mark.parametrize(("status", "message", "verdict"), REJECTIONS)
+def test_a_rejected_key_is_reported_in_the_words_of_the_api(
+    user: Stub, api: FakeApi, status: int, message: str, verdict: str
+) -> None:
+    install_fake_official_cli(user)
+    api.failure = api_error(status, message)
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"]) == (1, "problem")
+    assert verdict in finding["message"] and message in finding["message"]
+    assert api.url in finding["message"]
+
+
+@pytest.mark.parametrize(("status", "message", "verdict"), REJECTIONS[:2])
+def test_a_rejected_key_in_a_file_is_found_by_a_run_of_the_cli(
+    user: Stub, api: FakeApi, status: int, message: str, verdict: str
+) -> None:
+    install_fake_official_cli(user)
+    del user.environ["GEMINI_API_KEY"]
+    write_file(".gemini/.env", "GEMINI_API_KEY=abcdefgh\n")(user)
+    api.failure = api_error(status, message)
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"]) == (1, "problem")
+    assert verdict in finding["message"] and message in finding["message"]
+
+
+@needs_real_cli
+def test_an_env_file_without_a_key_is_found_by_the_real_cli(user: Stub) -> None:
+    user.environ["GEMINI_MCP_CLI_PATH"] = str(REAL_CLI)
+    del user.environ["GEMINI_API_KEY"]
+    write_file(".gemini/.env", "# GEMINI_API_KEY=\n")(user)
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"]) == (1, "problem")
+    assert "gemini found no sign-in" in finding["message"]
+
+
+def test_a_server_without_a_list_of_models_is_tried_with_a_run(user: Stub, api: FakeApi) -> None:
+    install_fake_official_cli(user)
+    api.models_status = 404
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"]) == (0, "ok")
+    assert "gemini answered a short prompt" in finding["message"]
+
+
+def test_a_trial_without_an_answer_ends_in_time(user: Stub, api: FakeApi) -> None:
+    install_fake_official_cli(user)
+    api.delay = 30
+    user.limits = Limits(sign_in_timeout=0.2)
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"]) == (1, "problem")
+    assert "no connection" in finding["message"]
+
+
+def test_a_wrong_clock_is_reported(user: Stub, api: FakeApi) -> None:
+    install_fake_official_cli(user)
+    api.clock_error = -24 * 3600
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "clock"]
+    assert (code, finding["status"]) == (0, "note")
+    assert "24 hours ahead" in finding["message"]
+    assert finding["fix"] == shell_commands.set_clock()
+
+
+def test_offline_says_what_was_not_tried(user: Stub, api: FakeApi) -> None:
+    install_fake_official_cli(user)
+    api.failure = api_error(400, INVALID_KEY)
+
+    code, findings = doctor(user, "--offline")
+    text = run_command(user, "doctor", "--offline").stdout
+    both = run_command(user, "doctor", "--offline", "--live")
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"], finding["proven"]) == (0, "ok", False)
+    assert "not tried" in finding["message"]
+    last_lines = " ".join(text.splitlines()[-2:])
+    assert "A search can probably work. Not tried: sign-in." in last_lines
+    assert "doctor --live" in last_lines
+    assert both.returncode == 2
+
+
+def test_a_full_disk_is_a_problem(user: Stub, mocker: MockerFixture) -> None:
+    mocker.patch("shutil.disk_usage", return_value=SimpleNamespace(free=3 << 20))
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "disk"]
+    assert (code, finding["status"]) == (1, "problem")
+    assert "only 3 MB are free" in finding["message"]
+    assert finding["fix"].startswith(f"df -h {user.config_dir}")
+
+
+def test_a_disk_that_is_full_to_the_last_byte_is_a_problem(
+    user: Stub, mocker: MockerFixture
+) -> None:
+    mocker.patch("os.write", side_effect=OSError(errno.ENOSPC, "No space left on device"))
+
+    findings = list(check_config_dir(user.settings))
+
+    assert [finding.status for finding in findings] == ["problem"]
+    assert "No space left on device" in findings[0].message
+
+
+def test_fixes_are_in_the_words_of_the_platforms_shell() -> None:
+    path = Path("/x y")
+    commands = {
+        platform: [
+            shell_commands.set_variable("A", platform=platform),
+            shell_commands.unset_variables(["A", "B"], platform),
+            shell_commands.prepend_to_path("p", platform),
+            shell_commands.make_private(path, platform),
+            shell_commands.make_executable("p", platform),
+            shell_commands.kill([1, 2], platform),
+            shell_commands.set_clock(platform),
+        ]
+        for platform in ("linux", "darwin", "win32")
+    }
+
+    assert commands["linux"] == [
+        "export A=...",
+        "unset A B",
+        'export PATH="p:$PATH"',
+        "chmod 700 '/x y'",
+        "chmod +x p",
+        "kill 1 2",
+        "sudo timedatectl set-ntp true",
+    ]
+    assert commands["darwin"] == [*commands["linux"][:-1], "sudo sntp -sS time.apple.com"]
+    assert commands["win32"] == [
+        '$env:A = "..."',
+        "Remove-Item Env:A, Env:B",
+        '$env:PATH = "p;$env:PATH"',
+        'icacls "/x y" /inheritance:r /grant:r "$($env:USERNAME):(OI)(CI)F"',
+        'Unblock-File "p"',
+        "Stop-Process -Id 1, 2",
+        "w32tm /resync",
+    ]
+
+
+def test_a_terminal_shows_what_is_being_checked(user: Stub) -> None:
+    """Also that at 80 columns no word is broken."""
+    install_fake_official_cli(user)
+    primary, secondary = pty.openpty()
+    environ = {**user.environ, "COLUMNS": "80", "TERM": "xterm"}
+    with subprocess.Popen(
+        command("doctor", "--offline"), env=environ, stdin=secondary, stdout=secondary
+    ) as process:
+        os.close(secondary)
+        output = b""
+        with suppress(OSError):  # the terminal is closed
+            while data := os.read(primary, 4096):
+                output += data
+    os.close(primary)
+
+    assert process.returncode == 0
+    assert b"checking the CLI against a fake API on this machine ..." in output

@@ -213,7 +213,11 @@ def _add_doctor(subparsers: "Subparsers") -> None:
         description="Check everything a search needs and print a fix for each problem. Exits "
         "with 0 only if a search can work.",
     )
-    parser.add_argument("--live", action="store_true", help="also run one small real search")
+    network = parser.add_mutually_exclusive_group()
+    network.add_argument("--live", action="store_true", help="also run one small real search")
+    network.add_argument(
+        "--offline", action="store_true", help="do not try the sign-in, which needs the network"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.set_defaults(command="doctor")
 

@@ -38,6 +38,7 @@ class Options(argparse.Namespace):
     count: int | None = None
     provider: str = ""
     live: bool = False
+    offline: bool = False
     client: str = ""
     env: Sequence[str] = ()
     project: bool = False

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -78,6 +79,10 @@ class FakeApi:
     """Status and body of every response, or only of responses to `failing` requests."""
     failing_kind: str = ""
     """main, search or fetch; if empty, all of them."""
+    models_status: int = 200
+    """Status of the list of models, if there is no `failure`."""
+    clock_error: float = 0
+    """Seconds by which the API's clock is ahead."""
     delay: float = 0
     """Seconds before each response."""
     hangs: bool = False
@@ -182,6 +187,19 @@ def fake_api() -> Generator[FakeApi]:
     """Serve the API until the context exits."""
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """List the models."""
+            stopping.wait(api.delay)
+            status, body = api.failure or (api.models_status, {"models": []})
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return super().date_time_string((timestamp or time.time()) + api.clock_error)
+
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
             body: Body = json.loads(raw)

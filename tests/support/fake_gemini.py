@@ -186,6 +186,10 @@ def run_once() -> int:
         failure = {"type": "unknown", "message": f"[API Error: {error}]"}
         send(type="result", status="error", error=failure)
         return error.status % 256
+    except OSError:
+        failure = "[API Error: exception TypeError: fetch failed sending request]"
+        send(type="result", status="error", error={"type": "unknown", "message": failure})
+        return 1
     send(type="result", status="success", stats={"tool_calls": calls, "models": {model(): {}}})
     return 0
 

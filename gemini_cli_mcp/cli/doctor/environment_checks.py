@@ -1,18 +1,22 @@
 """Checks beyond the gemini CLI: our folder, stale servers, other providers, engines, network."""
 
-import shlex
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem
+from gemini_cli_mcp.cli.doctor import shell_commands
+from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem, unproven
 from gemini_cli_mcp.cli.live_progress import pluralize
 from gemini_cli_mcp.errors import CliNotFound, ConfigError
 from gemini_cli_mcp.http_common.auth import TOKENS_VARIABLE, parse_tokens
 from gemini_cli_mcp.providers.antigravity.binary import find_agy
 from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.settings.variable_names import find_misspelt
 from gemini_cli_mcp.workspace import Workspace
+
+MIN_FREE_BYTES = 20 << 20
+"""What a run writes at most: homes, telemetry and session records."""
 
 
 def check_config_dir(settings: Settings) -> Iterator[Finding]:
@@ -21,7 +25,7 @@ def check_config_dir(settings: Settings) -> Iterator[Finding]:
     try:
         workspace.root()
     except ConfigError as error:
-        fix = "export GEMINI_MCP_CONFIG_DIR=...  # a folder that you own"
+        fix = f"{shell_commands.set_variable('GEMINI_MCP_CONFIG_DIR')}  # a folder that you own"
         yield problem("folder", error.message, fix)
     else:
         exposed = workspace.accessible_to_others()
@@ -30,21 +34,34 @@ def check_config_dir(settings: Settings) -> Iterator[Finding]:
             yield note(
                 "folder",
                 f"other users can read or change {path}",
-                f"chmod 700 {shlex.quote(str(path))}",
+                shell_commands.make_private(path),
+            )
+        free = shutil.disk_usage(settings.config_dir).free
+        if free < MIN_FREE_BYTES:
+            yield problem(
+                "disk",
+                f"only {free >> 20} MB are free on the disk of {settings.config_dir}",
+                f"{shell_commands.show_free_space(settings.config_dir)}  # then delete something",
             )
     finally:
         workspace.close()
 
 
+def check_variable_names(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Look for misspelt variables, which have no effect."""
+    for name, message in find_misspelt(environ, settings.engines.key_variables).items():
+        yield note("variables", f"{name}: {message}", shell_commands.unset_variables([name]))
+
+
 def check_stale_servers(settings: Settings) -> Iterator[Finding]:
     """Look for processes and folders that stopped servers did not clean up."""
     stale = Workspace(settings.config_dir).stale_folders()
-    pids = " ".join(str(pid) for folder in stale for pid in _find_processes(folder))
+    pids = [pid for folder in stale for pid in _find_processes(folder)]
     if pids:
         yield note(
             "stale servers",
-            f"processes of a stopped server are still running: {pids}",
-            f"kill {pids}",
+            f"processes of a stopped server are still running: {' '.join(map(str, pids))}",
+            shell_commands.kill(pids),
         )
     if stale:
         yield note(
@@ -67,16 +84,19 @@ def _find_processes(folder: Path) -> list[int]:
     return pids
 
 
-def check_providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the configured providers other than gemini."""
-    for name in settings.providers:
-        if name == "api":
-            yield replace(_check_api(environ), provider=name)
-        elif name == "antigravity":
-            yield replace(_check_antigravity(settings, environ), provider=name)
+def check_antigravity(settings: Settings, environ: Mapping[str, str]) -> Finding:
+    """Check the provider antigravity."""
+    try:
+        path = find_agy(settings.agy_path, environ)
+    except CliNotFound as error:
+        return problem("provider antigravity", error.message, error.next_step)
+    return unproven(
+        "provider antigravity", f"{path}; only a search can show whether it is signed in"
+    )
 
 
-def _check_api(environ: Mapping[str, str]) -> Finding:
+def check_api(environ: Mapping[str, str]) -> Finding:
+    """Check what the provider api needs, without trying its key."""
     if find_spec("google") is None or find_spec("google.genai") is None:
         return problem(
             "provider api",
@@ -85,16 +105,9 @@ def _check_api(environ: Mapping[str, str]) -> Finding:
         )
     vertex = environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() in ("true", "1")
     if not (vertex or environ.get("GEMINI_API_KEY") or environ.get("GOOGLE_API_KEY")):
-        return problem("provider api", "no API key is set", "export GEMINI_API_KEY=...")
-    return ok("provider api", "the package is installed and a key is set")
-
-
-def _check_antigravity(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    try:
-        path = find_agy(settings.agy_path, environ)
-    except CliNotFound as error:
-        return problem("provider antigravity", error.message, error.next_step)
-    return ok("provider antigravity", f"{path}; only a search can show whether it is signed in")
+        fix = shell_commands.set_variable("GEMINI_API_KEY")
+        return problem("provider api", "no API key is set", fix)
+    return unproven("provider api", "the package is installed and a key is set")
 
 
 def check_engines(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -113,7 +126,9 @@ def check_engines(settings: Settings, environ: Mapping[str, str]) -> Iterator[Fi
     }
     for variable, engine in missing_keys.items():
         yield note(
-            "engines", f"{engine} has no key: {variable} is not set", f"export {variable}=..."
+            "engines",
+            f"{engine} has no key: {variable} is not set",
+            shell_commands.set_variable(variable),
         )
     if not missing_keys:
         names = ", ".join(engine.id for engine in settings.engines.engines)

@@ -20,10 +20,19 @@ class Finding:
     fix: str | None = None
     provider: str | None = None
     """The provider concerned, if any; one working provider is enough for a search."""
+    proven: bool = True
+    """Whether it was tried, not only assumed."""
 
-    def to_json(self) -> dict[str, str]:
-        fields: dict[str, str | None] = asdict(self)
+    def to_json(self) -> dict[str, object]:
+        fields: dict[str, object] = asdict(self)
         return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class CheckStarted:
+    """A check has started; its findings follow."""
+
+    topic: str
 
 
 def can_search(findings: Sequence[Finding]) -> bool:
@@ -37,6 +46,11 @@ def can_search(findings: Sequence[Finding]) -> bool:
 
 def ok(topic: str, message: str) -> Finding:
     return Finding("ok", topic, message)
+
+
+def unproven(topic: str, message: str) -> Finding:
+    """Something that is probably right, but was not tried."""
+    return Finding("ok", topic, message, proven=False)
 
 
 def note(topic: str, message: str, fix: str | None = None) -> Finding:

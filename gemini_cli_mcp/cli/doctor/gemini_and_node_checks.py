@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from gemini_cli_mcp.cli.doctor import shell_commands
 from gemini_cli_mcp.cli.doctor.findings import UPGRADE_COMMAND, Finding, note, ok, problem
 from gemini_cli_mcp.cli.install.server_entry import program_argv
 from gemini_cli_mcp.errors import CliNotFound
@@ -30,9 +31,10 @@ def check_binary(
     except CliNotFound as error:
         fix = UPGRADE_COMMAND
         if "not executable" in error.message:
-            fix = f"chmod +x {shlex.quote(settings.cli_path)}"
+            fix = shell_commands.make_executable(settings.cli_path)
         elif environ.get("GEMINI_MCP_CLI_PATH"):
-            fix = f"unset GEMINI_MCP_CLI_PATH; {UPGRADE_COMMAND}"
+            unset = shell_commands.unset_variables(["GEMINI_MCP_CLI_PATH"])
+            fix = f"{unset}; {UPGRADE_COMMAND}"
         return None, [problem("gemini CLI", error.message, fix)]
     return binary, [_binary_finding(binary), *_check_desktop_app_path(binary, settings, environ)]
 
@@ -86,7 +88,7 @@ async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path
         return problem(
             "Node",
             "gemini needs Node, but there is no `node` on PATH",
-            f"install Node {MIN_NODE_MAJOR} or newer, or add its folder to PATH",
+            shell_commands.install_node(),
         )
     try:
         env = {"PATH": child_path(binary, environ)}
@@ -99,7 +101,6 @@ async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path
             "Node",
             f"{program} is {version or 'not a working Node'}; "
             f"gemini needs {MIN_NODE_MAJOR} or newer",
-            f"install Node {MIN_NODE_MAJOR} or newer, and put its folder ahead of "
-            f"{Path(program).parent} on PATH",
+            f"{shell_commands.prepend_to_path('...')}  # the folder of a newer Node",
         )
     return ok("Node", f"{version} at {program}")

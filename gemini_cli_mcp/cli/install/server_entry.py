@@ -68,7 +68,7 @@ def starts_this_program(entry: Mapping[str, object]) -> bool:
     words = [str(word) for word in list_or_empty(nested.get("args") or entry.get("args"))]
     # On Windows also with backslashes, wherever the file was written.
     name = str(command).replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
-    # Not `uvx gemini-cli-mcp`: that is another project's package of the same name.
+    # With `uvx`, only our distribution: a package called like our command is not ours.
     from_index = [word.partition("@")[0].partition("[")[0].partition("=")[0] for word in words]
     return name in PROGRAM_NAMES or MODULE in words or DISTRIBUTION in from_index
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from gemini_cli_mcp.errors import (
     CliNotFound,
     ConfigError,
+    ConnectionFailed,
     ExecutionFailed,
     GeminiMcpError,
     NotSignedIn,
@@ -19,13 +20,16 @@ from gemini_cli_mcp.errors import (
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.providers.quota_errors import is_quota_error, quota_error
-from gemini_cli_mcp.sanitize import redact, replace_unsafe_chars
+from gemini_cli_mcp.sanitize import error_excerpt, redact, replace_unsafe_chars
 
 _PERSONAL_LOGIN = re.compile(r"IneligibleTierError|UNSUPPORTED_CLIENT|no longer supported for Gem")
 _KEY_REJECTED = re.compile(
     r"API_KEY_INVALID|API key (?:not valid|expired)|UNAUTHENTICATED|PERMISSION_DENIED|invalid_grant"
     r"|\b(?:code|status)\W{1,3}40[13]\b|Please set an Auth method|FatalAuthenticationError"
 )
+_ACCESS_DENIED = re.compile(r"PERMISSION_DENIED|\b(?:code|status)\W{1,3}403\b")
+_NO_CONNECTION = re.compile(r"\bfetch failed\b")
+_API_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*+)"')
 _MODEL_NOT_FOUND = re.compile(r"ModelNotFoundError|models/\S+ is not found")
 _USAGE_ERROR = re.compile(
     r"^usage\b"
@@ -114,7 +118,7 @@ def _classify_message(
     if exit_code == 173 or is_quota_error(text):
         return quota_error(text, details)
     if exit_code in (41, 145, 147) or _KEY_REJECTED.search(text):
-        return NotSignedIn("gemini is not signed in, or its key was rejected.", details=details)
+        return NotSignedIn(_describe_rejection(exit_code, text), details=details)
     if _MODEL_NOT_FOUND.search(text):
         return ConfigError(
             "The Gemini API does not recognize the requested model.",
@@ -128,7 +132,19 @@ def _classify_message(
             hint="Upgrade it with `npm install -g @google/gemini-cli@latest`.",
             details=details,
         )
+    if _NO_CONNECTION.search(error_message):
+        return ConnectionFailed(_describe_exit(exit_code, error_message), details=details)
     return ExecutionFailed(_describe_exit(exit_code, error_message), details=details)
+
+
+def _describe_rejection(exit_code: int, text: str) -> str:
+    """Say whether there is no sign-in or Google rejected it, in the API's own words."""
+    if exit_code == 41:
+        return "gemini found no sign-in that it can use."
+    is_denied = exit_code == 147 or _ACCESS_DENIED.search(text)
+    verdict = "Google denied access (403)" if is_denied else "Google refused the sign-in"
+    match = _API_MESSAGE.search(text)
+    return f"{verdict}: {error_excerpt(match[1])}" if match else f"{verdict}."
 
 
 def _describe_exit(exit_code: int, error_message: str) -> str:
