@@ -647,6 +647,15 @@ def test_a_wrong_clock_is_reported(user: Stub, api: FakeApi) -> None:
     assert finding["fix"] == shell_commands.set_clock()
 
 
+def test_a_stub_does_not_prove_a_key(user: Stub) -> None:
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"]) == (0, "ok")
+    assert "GEMINI_API_KEY" not in finding["message"]
+    assert "says nothing about a key" in finding["message"]
+
+
 def test_offline_says_what_was_not_tried(user: Stub, api: FakeApi) -> None:
     install_fake_official_cli(user)
     api.failure = api_error(400, INVALID_KEY)

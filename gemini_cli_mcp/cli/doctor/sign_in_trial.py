@@ -113,6 +113,11 @@ async def _try_run(
             return _failed_run(error, environ, settings, sign_in, is_own_model=is_own_model)
         finally:
             workspace.close()
+    if not binary.is_official:
+        message = (
+            "this CLI answered a short prompt; that says nothing about a key or login of yours"
+        )
+        return ok(TOPIC, message)
     return ok(TOPIC, f"{sign_in}: gemini answered a short prompt")
 
 
