@@ -14,6 +14,7 @@ import pytest
 from gemini_cli_mcp import __version__
 from gemini_cli_mcp.settings.engines import default_engines
 from gemini_cli_mcp.settings.engines_file import load_engines_file
+from scripts.newcomer import readme_commands
 from tests.support import ROOT, STUB, TOOLS, Stub
 from tests.support.doc_blocks import BLOCKS, PAGES, Block, blocks
 
@@ -45,6 +46,16 @@ def test_commands_run_as_written(stub: Stub, block: Block) -> None:
 
     expected_code = 1 if "daily-quota" in text else 0
     assert completed.returncode == expected_code, completed.stderr
+
+
+def test_the_newcomer_finds_the_installation_in_the_readme() -> None:
+    commands = readme_commands((ROOT / "README.md").read_text("utf-8"))
+
+    assert commands[0] == "export GEMINI_API_KEY=newcomer"
+    assert commands[-2:] == [
+        "gemini-cli-mcp doctor",
+        "gemini-cli-mcp install claude-code --env GEMINI_API_KEY",
+    ]
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=str)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp import Client, StdioServerParameters
 from pytest_mock import MockerFixture
 
 from gemini_cli_mcp import jsonc
@@ -22,6 +23,7 @@ from gemini_cli_mcp.providers.gemini import binary
 from tests.support import STUB, Stub
 from tests.support.binaries import make_executable
 from tests.support.cli import run_command
+from tests.support.mcp_server import structured_result
 
 CONFIG_FILES = {
     "claude-desktop": ".config/Claude/claude_desktop_config.json",
@@ -79,6 +81,18 @@ def test_the_written_entry_starts_the_server(stub: Stub, client: str) -> None:
     assert lines[-1].startswith("Next: ")
     version_command = [entry["command"], *entry["args"][:-1], "--version"]
     subprocess.run(version_command, env={}, check=True, capture_output=True)  # without any PATH
+
+
+async def test_the_written_entry_answers_a_search(stub: Stub) -> None:
+    install(stub, "claude-code", "--env", "GEMINI_API_KEY=k-123456")
+    entry = read_entry(stub, "claude-code")
+    environ = {"HOME": str(stub.home), "PATH": os.environ["PATH"], **entry["env"]}
+    server = StdioServerParameters(command=entry["command"], args=entry["args"], env=environ)
+
+    async with Client(server) as client:
+        result = await client.call_tool("search", {"query": "What is MCP?"})
+
+    assert structured_result(result)["success"]
 
 
 @every_client
