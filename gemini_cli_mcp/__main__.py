@@ -20,21 +20,8 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     """Run a command and return its exit code."""
     options = parse_options(arguments)
     logs.configure("INFO")
-    # These two handle a bad configuration themselves.
-    if options.command == "install":
-        from gemini_cli_mcp.cli.install.command import install
-
-        return install(os.environ, options)
-    if options.command == "doctor":
-        return _doctor(options, limits)
     try:
-        settings = Settings.from_env(os.environ, limits)
-    except ConfigError as error:
-        return _report_config_error(error)
-    logs.configure(settings.log_level, settings.secrets)
-    _warn_about_settings(settings)
-    try:
-        code = _run_command(settings, options)
+        code = _run_command(options, limits)
         if sys.stdout:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -49,6 +36,24 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
     return code
 
 
+def _run_command(options: Options, limits: Limits | None) -> int:
+    # These two handle a bad configuration themselves.
+    if options.command == "install":
+        from gemini_cli_mcp.cli.install.command import install
+
+        return install(os.environ, options)
+    if options.command == "doctor":
+        return _doctor(options, limits)
+    settings = Settings.from_env(os.environ, limits)
+    logs.configure(settings.log_level, settings.secrets)
+    _warn_about_settings(settings)
+    if options.command == "serve":
+        return _serve_http(settings, options) if options.http else _serve_stdio(settings)
+    if options.command == "gateway":
+        return _serve_gateway(settings, options)
+    return _run_terminal_command(settings, options)
+
+
 def _warn_about_settings(settings: Settings) -> None:
     for warning in settings.engines.warnings:
         logger.warning("GEMINI_MCP_WEB_SEARCH: %s", warning)
@@ -56,11 +61,7 @@ def _warn_about_settings(settings: Settings) -> None:
         logger.warning("%s", "; ".join(f"{name}: {text}" for name, text in misspelt.items()))
 
 
-def _run_command(settings: Settings, options: Options) -> int:
-    if options.command == "serve":
-        return _serve_http(settings, options) if options.http else _serve_stdio(settings)
-    if options.command == "gateway":
-        return _serve_gateway(settings, options)
+def _run_terminal_command(settings: Settings, options: Options) -> int:
     from gemini_cli_mcp.cli import commands
 
     query = {"query": options.query}

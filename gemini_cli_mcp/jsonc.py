@@ -14,27 +14,32 @@ from typing import cast
 # Unclosed strings and comments extend to the end of the text, so that matching is linear.
 _TOKEN = re.compile(
     r'(?P<string>"(?:[^"\\]|\\.)*+(?:"|\Z))'
-    r"|(?P<comment>//[^\n]*+|/\*(?:.*?\*/|.*+))"
+    r"|(?P<comment>//[^\r\n]*+|/\*(?:.*?\*/|.*+))"
     r"|(?P<punctuation>[{}\[\],:])"
     r'|(?P<space>\s++)|(?P<literal>(?:[^\s"{}\[\],:/]|/(?![/*]))++)',
     re.DOTALL,
 )
-_TRAILING_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
+_NEWLINE = re.compile(r"\r\n|\n|\r")
 
 
 def strip_comments(text: str) -> str:
     """Remove comments and trailing commas; strings and line numbers are preserved."""
-
-    def blank(text: str) -> str:
-        return " " + "\n" * text.count("\n")
-
-    tokens = [
-        blank(token[0]) if token.lastgroup == "comment" else token[0]
-        for token in _TOKEN.finditer(text)
-    ]
-    return _TRAILING_COMMA.sub(
-        lambda match: match[0] if match[0].startswith('"') else " ", "".join(tokens)
-    )
+    parts: list[str] = []
+    previous = ""
+    trailing_comma: int | None = None
+    """Index of a comma after a value, if no other value has followed yet."""
+    for token in _TOKEN.finditer(text):
+        symbol = token[0]
+        if token.lastgroup == "comment":
+            symbol = " " + "\n" * len(_NEWLINE.findall(symbol))
+        elif token.lastgroup != "space":
+            if symbol in ("}", "]") and trailing_comma is not None:
+                parts[trailing_comma] = " "
+            is_after_value = symbol == "," and previous not in ("{", "[", ",")
+            trailing_comma = len(parts) if is_after_value else None
+            previous = symbol
+        parts.append(symbol)
+    return "".join(parts)
 
 
 def loads(text: str) -> object:
@@ -106,9 +111,13 @@ def remove_member(text: str, path: Sequence[str]) -> str:
     member = target.find(path[-1])
     if member is None:
         return text
-    start = _content_end(text, target.start, member.start)
-    end = member.value_end if member.comma is None else member.comma + 1
-    text = text[:start] + text[end:]
+    last, rest = _last_token(text, target, member.start), text[member.value_end :]
+    if member.comma is not None:
+        before_comma = text[member.value_end : member.comma]  # keep a comment there
+        rest = (before_comma if before_comma.strip() else "") + text[member.comma + 1 :]
+    if last[0].startswith("//") and not _NEWLINE.match(rest.lstrip(" \t")):
+        rest = _newline(text) + rest  # what follows must not become part of the comment
+    text = text[: last.end()] + rest
     index = target.members.index(member)
     previous_comma = target.members[index - 1].comma if index else None
     if member.comma is None and previous_comma is not None:
@@ -120,17 +129,10 @@ def remove_member(text: str, path: Sequence[str]) -> str:
     return text
 
 
-def _content_end(text: str, start: int, end: int) -> int:
-    """Return where the last token between these positions ends; a line comment needs its newline.
-
-    What follows must not become part of the comment.
-    """
-    content_end = start
-    for token in _TOKEN.finditer(text, start, end):
-        if token.lastgroup != "space":
-            is_line_comment = token[0].startswith("//")
-            content_end = min(token.end() + is_line_comment, end)
-    return content_end
+def _last_token(text: str, target: _Object, end: int) -> "re.Match[str]":
+    """Return the last token or comment of the object before this position, or its brace."""
+    *_, last = (t for t in _TOKEN.finditer(text, target.start, end) if t.lastgroup != "space")
+    return last
 
 
 def _nest(keys: Sequence[str], value: object) -> object:
@@ -145,14 +147,14 @@ def _insert(text: str, target: _Object, key: str, value: object, depth: int) -> 
     newline, indent = _newline(text), _indent(text)
     last = target.members[-1] if target.members else None
     inside = text[target.start + 1 : target.end]
-    content_end = target.start + 1 + len(inside.rstrip())  # after the last value or comment
-    if (last and "\n" not in inside) or _is_compact(text):
+    content_end = _last_token(text, target, target.end).end()
+    if (last and not _NEWLINE.search(inside)) or _is_compact(text):
         separator = ", " if last and last.comma is None else " " if last else ""
         trailing_comma = "," if last and last.comma is not None else ""
         return f"{text[:content_end]}{separator}{member}{trailing_comma}{text[content_end:]}"
     member = f"{newline}{indent * depth}{member}"
     rest = text[content_end:]
-    if "\n" not in inside[len(inside.rstrip()) :]:
+    if not _NEWLINE.search(text[content_end : target.end]):
         rest = f"{newline}{indent * (depth - 1)}{rest.lstrip()}"
     if last is None:
         return f"{text[:content_end]}{member}{rest}"
@@ -172,18 +174,20 @@ def _dumps(text: str, value: object, depth: int) -> str:
 
 def _is_compact(text: str) -> bool:
     """Return whether the text is a single line with content."""
-    return "\n" not in text.strip() and bool(_top_object(text).members)
+    return not _NEWLINE.search(text.strip()) and bool(_top_object(text).members)
 
 
 def _newline(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
+    match = _NEWLINE.search(text)
+    return match[0] if match else "\n"
 
 
 def _indent(text: str) -> str:
     """Return the indentation of the first member; two spaces if it cannot be seen."""
     members = _top_object(text).members
-    line_start = text.rfind("\n", 0, members[0].start) + 1 if members else 0
-    indent = text[line_start : members[0].start] if line_start else ""
+    start = members[0].start if members else 0
+    line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
+    indent = text[line_start:start] if line_start else ""
     return indent if indent and indent.isspace() else "  "
 
 

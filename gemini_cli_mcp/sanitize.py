@@ -90,6 +90,11 @@ def is_secret_name(name: str) -> bool:
     )
 
 
+def has_url_password(value: str) -> bool:
+    """Return whether a value contains a URL with a password, such as that of a proxy."""
+    return bool(_URL_PASSWORD.search(value))
+
+
 def secret_values(environ: Mapping[str, str], names: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the values to redact: of secret variables, of `names`, and passwords in URLs."""
     secret_names = set(names)

@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 from mcp import Client, StdioServerParameters
 from pytest_mock import MockerFixture
 
-from gemini_cli_mcp import jsonc
-from gemini_cli_mcp.cli.install import server_entry
+from gemini_cli_mcp import installation, jsonc
+from gemini_cli_mcp.cli.install import config_file, server_entry
 from gemini_cli_mcp.cli.install.clients import CLIENTS
 from gemini_cli_mcp.cli.install.config_file import MAX_BYTES
 from gemini_cli_mcp.cli.install.server_entry import SERVER_NAME, starts_this_program
+from gemini_cli_mcp.json_values import object_or_empty
 from gemini_cli_mcp.providers.gemini import binary
-from tests.support import STUB, Stub
+from tests.support import ROOT, STUB, Stub, command
 from tests.support.binaries import make_executable
 from tests.support.cli import run_command
 from tests.support.mcp_server import structured_result
@@ -170,12 +172,48 @@ def test_any_document_survives_adding_and_removing_a_member(
         ('{"s": {"a": 1, "new": 1,}}', '{"s": {"a": 1,}}'),
         ('{"s": {\n  "new": 1\n}}', '{"s": {}}'),
         ('{"s": [1], "new": 1}', '{"s": [1], "new": 1}'),
+        ('{"s": {"new": 1 /* keep */, "b": 2}}', '{"s": { /* keep */ "b": 2}}'),
     ],
 )
 def test_a_member_is_removed_with_its_comma_and_without_its_comments(
     text: str, expected: str
 ) -> None:
     assert jsonc.remove_member(text, ("s", "new")) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n  "s": {\n    "a": {} // note  \n  }\n}',  # spaces at the end of a comment
+        '{\n  "s": {\n    "a": {} // note\N{IDEOGRAPHIC SPACE}\n  }\n}',
+        '{\n  "s": {\n    // only a comment\n  }\n}',
+        '{\r  "s": { // a comment\r    "a": 1\r  }\r}',
+        '{"s": {"a": 1 /* c */,}}',
+        '{"s": {"a": 1}}',
+    ],
+)
+def test_adding_and_removing_a_member_restores_the_text(text: str) -> None:
+    added = jsonc.set_member(text, ("s", "new"), {"command": "c"})
+
+    assert object_or_empty(jsonc.loads(added)) == {
+        "s": {**object_or_empty(object_or_empty(jsonc.loads(text))["s"]), "new": {"command": "c"}}
+    }
+    assert jsonc.remove_member(added, ("s", "new")) == text
+
+
+@pytest.mark.parametrize("text", ["{,}", "[,]", "[1,,]", '{"a": 1,,}', '{"a":,}'])
+def test_a_comma_without_a_value_is_invalid(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Expecting|Illegal"):
+        jsonc.loads(text)
+
+
+def test_a_one_line_file_stays_one_line(stub: Stub) -> None:
+    path = write_config(stub, '{"mcpServers": {"other": {"command": "x"}}}')
+
+    install(stub, "cursor")
+
+    assert path.read_text().startswith('{"mcpServers": {"other": {"command": "x"}, "gemini-cli-mcp')
+    assert "\n" not in path.read_text()
 
 
 def make_loop(path: Path) -> None:
@@ -191,6 +229,8 @@ def make_huge(path: Path) -> None:
     os.truncate(path, 50_000_000)
 
 
+SERVERS_MEMBERS = ("mcpServers", "servers", "context_servers")
+UNENCODABLE_ENTRY = {"command": SERVER_NAME, "note": "\ud83d"}
 INVALID_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda path: path.write_bytes(b""), "is empty"),
     "blank": (lambda path: path.write_bytes(b"\xef\xbb\xbf \n"), "is empty"),
@@ -203,6 +243,22 @@ INVALID_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "not closed": (
         lambda path: path.write_bytes(b'{\n"mcpServers": {'),
         "is not valid JSON (line 2)",
+    ),
+    "only a comma": (
+        lambda path: path.write_bytes(
+            b'{"mcpServers": {,}, "servers": {,}, "context_servers": {,}}'
+        ),
+        "is not valid JSON (line 1)",
+    ),
+    "empty array of servers": (
+        lambda path: path.write_bytes(b'{"mcpServers": [], "servers": "", "context_servers": 0}'),
+        "does not contain a client configuration",
+    ),
+    "lone surrogate in our entry": (
+        lambda path: path.write_text(
+            json.dumps({key: {SERVER_NAME: UNENCODABLE_ENTRY} for key in SERVERS_MEMBERS})
+        ),
+        "cannot be edited safely",
     ),
     "not a number": (lambda path: path.write_bytes(b'{"a": NaN}'), "is not valid JSON"),
     "binary": (lambda path: path.write_bytes(bytes(range(256))), "is not UTF-8 text"),
@@ -271,6 +327,81 @@ def test_a_read_only_file_is_not_replaced(stub: Stub) -> None:
     assert copies(path) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_a_file_of_another_user_keeps_its_owner(stub: Stub) -> None:
+    path = write_config(stub, "{}")
+    os.chown(path, 1234, 1234)
+
+    install(stub, "cursor", "--env", "GEMINI_API_KEY=k-123456")
+
+    files = [path, *copies(path)]
+    assert [(file.stat().st_uid, file.stat().st_gid) for file in files] == [(1234, 1234)] * 2
+
+
+def test_a_file_that_this_user_cannot_write_is_not_replaced(
+    stub: Stub, mocker: MockerFixture
+) -> None:
+    """Root can write everything, so the refusal is simulated."""
+    path = write_config(stub, "{}")
+    mocker.patch("os.access", return_value=False)
+
+    assert f"{path} is read-only; it was not changed." in install(stub, "cursor").stderr
+    assert path.read_text() == "{}"
+
+
+def test_a_failed_change_leaves_no_other_files(stub: Stub, mocker: MockerFixture) -> None:
+    path = write_config(stub, "{}")
+    for failure in (
+        mocker.patch.object(Path, "replace", side_effect=OSError(5, "Input/output error")),
+        mocker.patch("os.fdopen", side_effect=OSError(28, "No space left on device")),
+    ):
+        completed = install(stub, "cursor")
+
+        assert completed.returncode == 1
+        assert f"{path} cannot be written (" in completed.stderr
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+        mocker.stop(failure)
+
+
+def test_a_file_that_changes_in_the_meantime_is_not_replaced(
+    stub: Stub, mocker: MockerFixture
+) -> None:
+    path = write_config(stub, '{"a": 1}')
+    write_copy = config_file._write_copy
+
+    def change_and_copy(*arguments: Any) -> Path:
+        path.write_text('{"a": 2}')
+        return write_copy(*arguments)
+
+    mocker.patch.object(config_file, "_write_copy", change_and_copy)
+    completed = install(stub, "cursor")
+
+    assert "was changed by another program in the meantime" in completed.stderr
+    assert path.read_text() == '{"a": 2}'
+    assert copies(path) == []
+
+
+@pytest.mark.parametrize(
+    "variable", ["GEMINI_API_KEY=k-123456", "HTTPS_PROXY=http://u:pw@p", "GLM_WORK=k-123456"]
+)
+def test_a_file_with_a_secret_becomes_private(stub: Stub, variable: str) -> None:
+    engines = stub.home / "engines.json"
+    engines.write_text(json.dumps(ENGINES))
+    path = write_config(stub, "{}")
+    path.chmod(0o644)
+    arguments = ("--env", f"GEMINI_MCP_WEB_SEARCH={engines}", "--env", variable)
+
+    written = install(stub, "cursor", *arguments)
+    mode = path.stat().st_mode & 0o777
+    path.chmod(0o644)
+    repeated = install(stub, "cursor", *arguments)
+
+    name = variable.partition("=")[0]
+    assert (mode, path.stat().st_mode & 0o777) == (0o600, 0o600)
+    assert f"It contains {name}, so only you can read it" in written.stderr
+    assert "already configured" in repeated.stderr and "now only you can" in repeated.stderr
+
+
 @pytest.mark.parametrize(
     "content",
     [b"\xef\xbb\xbf{}\r\n", b'{"mcpServers": null}', b'{"servers": [1]}', b'{"a": "\\ud800"}'],
@@ -283,6 +414,12 @@ def test_an_unusual_but_valid_file_is_accepted(stub: Stub, content: bytes) -> No
     assert entry["args"][-1] == "serve"
 
 
+ENGINES = {
+    "webSearch": {
+        "engines": [{"id": "glm", "providerKey": "glm.work.glm-4.6", "description": "G"}]
+    },
+    "accounts": {"work": {"apiKeyEnv": "GLM_WORK"}},
+}
 FOREIGN_ENTRIES = [
     {"url": "https://example.com/mcp", "type": "http"},
     {"command": "uvx", "args": ["gemini-cli-mcp"]},
@@ -305,6 +442,9 @@ def test_a_foreign_entry_is_only_replaced_or_removed_by_force(stub: Stub, foreig
 
     assert [completed.returncode for completed in refused] == [1, 1]
     assert all("--force" in completed.stderr for completed in refused)
+    kind = "points to a server by its URL" if "url" in foreign else "starts another program"
+    assert all(kind in completed.stderr for completed in refused)
+    assert replaced.stderr.startswith("Replaced")
     assert unchanged == before
     assert (replaced.returncode, sorted(entry)) == (0, ["args", "command", "env"])
     assert (removed.returncode, json.loads(path.read_text())) == (0, {"mcpServers": {}})
@@ -318,11 +458,52 @@ def test_a_foreign_entry_is_only_replaced_or_removed_by_force(stub: Stub, foreig
         {"command": "/usr/bin/python3", "args": ["-m", "gemini_cli_mcp", "serve"]},
         {"command": "uvx", "args": ["gemini-cli-research-mcp@1.2", "serve"]},
         {"command": "uvx", "args": ["--from", "gemini-cli-research-mcp[api]", "gemini-cli-mcp"]},
+        {"command": "uvx", "args": ["gemini-cli-research-mcp>=1.0"]},
+        {"command": "uv", "args": ["run", "--directory", "/x", "gemini-cli-mcp", "serve"]},
+        {"command": "C:\\tools\\GEMINI-CLI-MCP.EXE"},
         {"command": {"path": "/x/gemini-cli-mcp", "args": ["serve"]}},
     ],
 )
 def test_entries_of_this_program_are_recognized(entry: dict[str, Any]) -> None:
     assert starts_this_program(entry)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "cat", "args": ["gemini_cli_mcp"]},
+        {"command": "uvx", "args": ["--with", "gemini-cli-research-mcp", "other-server"]},
+        {"command": "uvx", "args": ["gemini-cli-mcp"]},
+        {"url": "https://example.com/gemini-cli-mcp"},
+    ],
+)
+def test_entries_of_other_programs_are_not_taken_for_ours(entry: dict[str, Any]) -> None:
+    assert not starts_this_program(entry)
+
+
+def test_a_mixture_with_a_remote_server_is_repaired(stub: Stub) -> None:
+    mixture: dict[str, Any] = {
+        "type": "http",
+        "url": "https://x.example",
+        "headers": {},
+        "command": SERVER_NAME,
+    }
+    write_config(stub, json.dumps({"mcpServers": {SERVER_NAME: mixture}}))
+
+    completed = install(stub, "cursor")
+
+    assert completed.stderr.startswith("Updated")
+    assert sorted(read_entry(stub, "cursor")) == ["args", "command", "env"]
+
+
+def test_zeds_old_format_keeps_its_variables(stub: Stub) -> None:
+    entry = {"command": {"path": "/x/gemini-cli-mcp", "env": {"GEMINI_API_KEY": "k-123456"}}}
+    write_config(stub, json.dumps({"context_servers": {SERVER_NAME: entry}}), "zed")
+
+    completed = install(stub, "zed")
+
+    assert read_entry(stub, "zed")["env"]["GEMINI_API_KEY"] == "k-123456"
+    assert "Missing: a key" not in completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -355,6 +536,74 @@ def test_reinstalling_keeps_earlier_choices(stub: Stub) -> None:
     entry = read_entry(stub, "cursor")
     assert entry["timeout"] == 600
     assert (entry["env"]["GEMINI_API_KEY"], entry["env"]["GEMINI_MODEL"]) == ("k", "other")
+
+
+def test_a_configured_gemini_is_kept_while_it_exists(stub: Stub) -> None:
+    wrapper = make_executable(stub.home / "wrapper")
+    install(stub, "cursor", "--env", f"GEMINI_MCP_CLI_PATH={wrapper}")
+
+    install(stub, "cursor", "--env", "GEMINI_MODEL=m")
+    kept = read_entry(stub, "cursor")["env"]["GEMINI_MCP_CLI_PATH"]
+    wrapper.unlink()
+    replaced = install(stub, "cursor")
+    found = read_entry(stub, "cursor")["env"]["GEMINI_MCP_CLI_PATH"]
+    stub.environ["GEMINI_MCP_CLI_PATH"] = "no-such-gemini"
+    write_config(stub, path_entry(wrapper))
+    vanished = install(stub, "cursor")
+
+    assert (kept, found) == (str(wrapper), str(STUB))
+    assert "Missing: gemini" not in replaced.stderr
+    assert f"Missing: gemini. {wrapper} (GEMINI_MCP_CLI_PATH) does not exist" in vanished.stderr
+
+
+def path_entry(gemini: Path) -> str:
+    entry = {"command": SERVER_NAME, "env": {"GEMINI_MCP_CLI_PATH": str(gemini)}}
+    return json.dumps({"mcpServers": {SERVER_NAME: entry}})
+
+
+def test_a_bare_name_is_looked_up_and_written_as_a_path(stub: Stub) -> None:
+    folder = make_executable(stub.home / "bin/my-gemini").parent
+    make_executable(folder / "my-agy")
+    stub.environ["PATH"] = f"{folder}{os.pathsep}{stub.environ['PATH']}"
+
+    install(
+        stub,
+        "cursor",
+        *("--env", "GEMINI_MCP_CLI_PATH=my-gemini", "--env", "GEMINI_MCP_AGY_PATH=my-agy"),
+    )
+    env = read_entry(stub, "cursor")["env"]
+    missing = install(stub, "cursor", "--env", "GEMINI_MCP_CLI_PATH=nowhere")
+
+    assert env["GEMINI_MCP_CLI_PATH"] == str(folder / "my-gemini")
+    assert env["GEMINI_MCP_AGY_PATH"] == str(folder / "my-agy")
+    assert "Missing: gemini. The `nowhere` CLI is neither on PATH" in missing.stderr
+    assert read_entry(stub, "cursor")["env"]["GEMINI_MCP_CLI_PATH"] == "nowhere"
+
+
+def test_without_the_provider_gemini_neither_cli_nor_key_is_missing(stub: Stub) -> None:
+    stub.environ["GEMINI_MCP_CLI_PATH"] = "no-such-gemini"
+    del stub.environ["GEMINI_MCP_CONFIG_DIR"]
+
+    completed = install(stub, "cursor", "--env", "GEMINI_MCP_PROVIDERS=antigravity")
+
+    assert "Missing" not in completed.stderr
+
+
+def test_the_variables_of_vertex_ai_and_of_engines_are_offered(stub: Stub) -> None:
+    engines = stub.home / "engines.json"
+    engines.write_text(json.dumps(ENGINES))
+    del stub.environ["GEMINI_MCP_CONFIG_DIR"]
+    stub.environ |= {
+        "GOOGLE_GENAI_USE_VERTEXAI": "true",
+        "GOOGLE_CLOUD_PROJECT": "p",
+        "GLM_WORK": "k",
+        "GEMINI_MCP_HTTP_TOKENS": "t",
+    }
+
+    completed = install(stub, "cursor", "--env", f"GEMINI_MCP_WEB_SEARCH={engines}")
+
+    flags = "--env GOOGLE_GENAI_USE_VERTEXAI --env GLM_WORK --env GOOGLE_CLOUD_PROJECT`"
+    assert f"install cursor {flags}" in completed.stderr
 
 
 def test_relative_paths_are_written_as_absolute_paths(stub: Stub) -> None:
@@ -420,6 +669,8 @@ def test_a_project_has_its_own_file(
 
         assert completed.returncode == 0
         assert SERVER_NAME in (tmp_path / file).read_text()
+        assert "It contains paths of this machine; do not share it" in completed.stderr
+        assert CLIENTS[client].project_step in completed.stderr
         assert not (stub.home / CONFIG_FILES[client]).exists()
     for client in CONFIG_FILES.keys() - project_files.keys():
         completed = install(stub, client, "--project")
@@ -440,6 +691,7 @@ def test_env_copies_a_set_variable_and_rejects_unset_or_invalid_ones(stub: Stub)
             "GEMINI_MCP_TIMEOT=10",
             "A B=1",
             "X=\x1b[0m",
+            "GEMINI_API_KEY=  ",
         )
     }
 
@@ -473,18 +725,55 @@ def test_a_missing_key_and_cli_are_reported_before_the_next_step(stub: Stub) -> 
 
     lines = completed.stderr.splitlines()
     assert completed.returncode == 0
-    assert [line.partition(" ")[0] for line in lines] == [
-        *("Added", "Missing:", "Missing:", "Missing:", "Next:")
-    ]
+    assert [line.partition(" ")[0] for line in lines] == ["Added", "Missing:", "Missing:", "Next:"]
     assert "npm install -g @google/gemini-cli" in lines[1]
-    assert "--env GEMINI_MCP_CLI_PATH" in lines[2]
-    assert "--env GEMINI_API_KEY" in lines[3]
+    assert "--env GEMINI_API_KEY" in lines[2]
+    assert "quit Claude Desktop completely" in lines[3]
 
 
 def test_an_installation_in_uvs_cache_is_not_permanent(stub: Stub, mocker: MockerFixture) -> None:
     mocker.patch("sys.prefix", "/home/me/.cache/uv/archive-v0/abc")
 
-    assert "uv tool install gemini-cli-research-mcp" in install(stub, "cursor").stderr
+    # This checkout is where the program was installed from.
+    assert f"`uv tool install {ROOT}`, then" in install(stub, "cursor").stderr
+
+
+def test_commands_to_install_match_the_installation(tmp_path: Path, mocker: MockerFixture) -> None:
+    from_index = mocker.patch.object(installation, "distribution", side_effect=PackageNotFoundError)
+    mocker.patch("sys.prefix", str(tmp_path))
+    with_pip = installation.extra_install_command("api")
+    (tmp_path / "uv-receipt.toml").touch()
+    with_uv = installation.extra_install_command("api")
+    mocker.stop(from_index)
+
+    assert with_pip.endswith(" -m pip install 'gemini-cli-research-mcp[api]'")
+    assert with_uv == "uv tool install --force 'gemini-cli-research-mcp[api]'"
+    assert installation.extra_install_command("api") == f"uv tool install --force '{ROOT}[api]'"
+
+
+def test_a_broken_pipe_and_a_narrow_encoding_do_not_fail_print(stub: Stub) -> None:
+    environ = {**stub.environ, "PYTHONIOENCODING": "cp1252"}
+    argv = command("install", "cursor", "--print", "--env", "GEMINI_MODEL=模型")
+    completed = subprocess.run(argv, env=environ, capture_output=True, check=True)
+    piped = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert piped.stdout and piped.stderr
+    piped.stdout.close()
+
+    assert "模型" in completed.stdout.decode()
+    assert b"Traceback" not in piped.stderr.read()
+    assert piped.wait() == 0
+    piped.stderr.close()
+
+
+def test_a_deleted_folder_has_no_project(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+
+    assert "The current folder no longer exists." in install(stub, "cursor", "--project").stderr
 
 
 def test_uninstalling_without_an_entry_changes_nothing(stub: Stub) -> None:
@@ -533,3 +822,17 @@ def test_each_platform_has_its_config_files() -> None:
         "/home/me/AppData/Roaming/Zed/settings.json",
     ]
     assert paths["linux"] == [f"/home/me/{file}" for file in CONFIG_FILES.values()]
+
+
+def test_variables_move_config_files() -> None:
+    environ = {"HOME": "/home/me", "CLAUDE_CONFIG_DIR": "/c", "XDG_CONFIG_HOME": "/x"}
+    relative = {**environ, "CLAUDE_CONFIG_DIR": "c", "XDG_CONFIG_HOME": "~/x"}
+    windows = {"HOME": "/c/msys", "USERPROFILE": "/home/me"}
+
+    def paths(environ: dict[str, str], platform: str = "linux") -> list[str]:
+        clients = (CLIENTS["claude-code"], CLIENTS["zed"])
+        return [str(client.user_file(environ, platform)) for client in clients]
+
+    assert paths(environ) == ["/c/.claude.json", "/x/zed/settings.json"]
+    assert paths(relative) == ["/home/me/.claude.json", "/home/me/.config/zed/settings.json"]
+    assert paths(windows, "win32")[0] == "/home/me/.claude.json"

@@ -20,6 +20,7 @@ from gemini_cli_mcp.errors import (
     NotSignedIn,
     TimedOut,
 )
+from gemini_cli_mcp.installation import extra_install_command
 from gemini_cli_mcp.json_values import JsonValue
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
 from gemini_cli_mcp.providers.gemini_api_reply import parse_reply
@@ -161,7 +162,7 @@ def _import_genai() -> None:
     except ImportError:
         raise NoProvider(
             "The provider `api` requires the package google-genai.",
-            hint="Install it with `pip install 'gemini-cli-research-mcp[api]'`.",
+            hint=f"Install it with `{extra_install_command('api')}`.",
         ) from None
 
 

@@ -10,6 +10,7 @@ from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem, unpro
 from gemini_cli_mcp.cli.live_progress import pluralize
 from gemini_cli_mcp.errors import CliNotFound, ConfigError
 from gemini_cli_mcp.http_common.auth import TOKENS_VARIABLE, parse_tokens
+from gemini_cli_mcp.installation import extra_install_command
 from gemini_cli_mcp.providers.antigravity.binary import find_agy
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.variable_names import find_misspelt
@@ -101,7 +102,7 @@ def check_api(environ: Mapping[str, str]) -> Finding:
         return problem(
             "provider api",
             "the google-genai package is not installed",
-            "pip install 'gemini-cli-research-mcp[api]'",
+            extra_install_command("api"),
         )
     vertex = environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").lower() in ("true", "1")
     if not (vertex or environ.get("GEMINI_API_KEY") or environ.get("GOOGLE_API_KEY")):

@@ -29,11 +29,14 @@ class ClientConfig:
 
     def user_file(self, environ: Mapping[str, str], platform: str) -> Path:
         """Return the file for all projects of this user on this platform."""
-        home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
+        home_variable = "USERPROFILE" if platform == "win32" else "HOME"
+        home = Path(environ.get(home_variable) or environ.get("HOME") or Path.home())
         folder = self.folders.get("any", self.folders.get(platform, self.folders.get("linux", "")))
         if folder.startswith("$"):
             variable, _, subfolder = folder.partition("/")
-            folder = environ.get(variable[1:]) or _DEFAULT_FOLDERS.get(variable, "")
+            folder = environ.get(variable[1:], "")
+            if not Path(folder).is_absolute():  # the XDG specification says to ignore these
+                folder = _DEFAULT_FOLDERS.get(variable, "")
             return home / folder / subfolder / self.file
         return home / folder / self.file
 

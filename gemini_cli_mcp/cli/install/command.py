@@ -3,39 +3,48 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from io import TextIOWrapper
 from pathlib import Path
+from typing import cast
 
+from gemini_cli_mcp import installation
 from gemini_cli_mcp.cli.install.clients import CLIENTS, ClientConfig
 from gemini_cli_mcp.cli.install.config_file import ConfigFile, read_config_file
 from gemini_cli_mcp.cli.install.server_entry import (
-    DISTRIBUTION,
+    CLI_PATH,
     SERVER_NAME,
     build_entry_env,
-    is_temporary_installation,
+    entry_fields,
+    entry_variables,
+    read_entry_settings,
     server_entry,
     starts_this_program,
 )
 from gemini_cli_mcp.cli.options import Options
-from gemini_cli_mcp.errors import ConfigError, GeminiMcpError
-from gemini_cli_mcp.json_values import object_or_empty
+from gemini_cli_mcp.errors import CliNotFound, ConfigError, GeminiMcpError
+from gemini_cli_mcp.providers.gemini.binary import find_gemini
 from gemini_cli_mcp.providers.gemini.sign_ins import is_signed_in
-from gemini_cli_mcp.sanitize import is_secret_name
+from gemini_cli_mcp.sanitize import has_url_password, is_secret_name
+from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.variable_names import SECRET_VARIABLES, known_variables
 
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "ZAI_API_KEY")
 """Variables of sign-ins."""
+VERTEX_VARIABLES = (
+    *("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION"),
+    "GOOGLE_APPLICATION_CREDENTIALS",
+)
+"""Further variables of Vertex AI; other programs use them too."""
 INSTALL_GEMINI = "npm install -g @google/gemini-cli"
 
 
 def install(environ: Mapping[str, str], options: Options) -> int:
     """Write, print or remove the entry; return the exit code."""
     client = CLIENTS[options.client]
-    path = client.user_file(environ, sys.platform)
-    if options.project and client.project_file:
-        path = Path.cwd() / client.project_file
     try:
+        path = _config_path(client, environ, options)
         if options.print:
-            return _print_entry(client, path, build_entry_env(environ, options.env))
+            return _print_entry(client, path, environ, options)
         config = read_config_file(path, client.key)
         if options.uninstall:
             return _uninstall(client, config, force=options.force)
@@ -45,9 +54,24 @@ def install(environ: Mapping[str, str], options: Options) -> int:
         return 1
 
 
-def _print_entry(client: ClientConfig, path: Path, entry_env: Mapping[str, str]) -> int:
-    content = {client.key: {SERVER_NAME: server_entry(client, entry_env)}}
+def _config_path(client: ClientConfig, environ: Mapping[str, str], options: Options) -> Path:
+    if not options.project or not client.project_file:
+        return client.user_file(environ, sys.platform)
+    try:
+        return Path.cwd() / client.project_file
+    except FileNotFoundError:
+        raise ConfigError("The current folder no longer exists.") from None
+
+
+def _print_entry(
+    client: ClientConfig, path: Path, environ: Mapping[str, str], options: Options
+) -> int:
+    env = build_entry_env(environ, options.env, {})
+    read_entry_settings(environ, options.env, env)
+    content = {client.key: {SERVER_NAME: server_entry(client, env)}}
     _print(f"Add this to {path} ({client.title}):")
+    # Clients read UTF-8, whatever the encoding of this terminal is.
+    cast("TextIOWrapper", sys.stdout).reconfigure(encoding="utf-8")
     sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return 0
 
@@ -71,23 +95,27 @@ def _install(
     if config.has_entry and not is_ours and not options.force:
         raise _foreign_entry(config, "Add --force to replace it.")
     old_entry = config.entry if is_ours else dict[str, object]()
-    old_env = object_or_empty(old_entry.get("env"))
-    new_env = {**old_env, **build_entry_env(environ, options.env)}
-    entry = {**old_entry, **server_entry(client, new_env)}
-    secrets = [name for name in new_env if is_secret_name(name)]
+    env = build_entry_env(environ, options.env, entry_variables(old_entry))
+    settings = read_entry_settings(environ, options.env, env)
+    entry = {**entry_fields(old_entry), **server_entry(client, env)}
+    secrets = [name for name, value in env.items() if _is_secret(name, value, settings)]
     if config.has_entry and entry == config.entry:
         _print(f"{SERVER_NAME} is already configured in {client.title}: {config.path}")
+        if secrets and config.make_private():
+            _print(f"  It contains {', '.join(secrets)}; now only you can read it (mode 0600).")
     else:
         copy = config.set_entry(entry, private=bool(secrets))
-        verb = "Updated" if is_ours else "Added"
+        verb = "Updated" if is_ours else "Replaced" if config.has_entry else "Added"
         _print(f"{verb} {SERVER_NAME} in {client.title}: {config.path}")
         if copy:
             _print(f"  The file as it was: {copy}")
         if secrets:
             _print(f"  It contains {', '.join(secrets)}, so only you can read it (mode 0600).")
-        if options.project:
-            _print("  It contains paths of this machine; do not share it with other people.")
-    for problem in _missing(client, entry, environ, options):
+    if options.project:
+        _print("  It contains paths of this machine; do not share it with other people.")
+    if entry.get("disabled") is True or entry.get("enabled") is False:
+        _print(f"Missing: the entry is disabled; enable it in {client.title}.")
+    for problem in _missing(client, settings, env, environ, options):
         _print(f"Missing: {problem}")
     _print(f"Next: {client.next_step}")
     if options.project and client.project_step:
@@ -95,27 +123,30 @@ def _install(
     return 0
 
 
+def _is_secret(name: str, value: str, settings: Settings) -> bool:
+    return is_secret_name(name) or name in settings.engines.key_variables or has_url_password(value)
+
+
 def _missing(
-    client: ClientConfig, entry: Mapping[str, object], environ: Mapping[str, str], options: Options
+    client: ClientConfig,
+    settings: Settings,
+    env: Mapping[str, str],
+    environ: Mapping[str, str],
+    options: Options,
 ) -> Iterator[str]:
     """Yield what still prevents a search, because the client will not say it."""
-    env = object_or_empty(entry.get("env"))
     command = f"{SERVER_NAME} install {options.client}{' --project' if options.project else ''}"
-    if is_temporary_installation():
+    if installation.is_temporary():
         yield (
             "a permanent installation: uv may delete the folder this was started from. Run "
-            f"`uv tool install {DISTRIBUTION}`, then `{command}` again."
+            f"`{installation.permanent_install_command()}`, then `{command}` again."
         )
-    if "GEMINI_MCP_CLI_PATH" not in env:
-        yield f"gemini was not found. Run `{INSTALL_GEMINI}`, then `{command}` again."
-    if entry.get("disabled") is True or entry.get("enabled") is False:
-        yield f"the entry is disabled; enable it in {client.title}."
-    offered = [
-        name
-        for name in (*KEY_VARIABLES, *known_variables())
-        if environ.get(name, "").strip() and name not in (*env, *SECRET_VARIABLES)
-    ]
-    if offered:
+    if "gemini" in settings.providers:
+        try:
+            find_gemini(settings.cli_path, environ)
+        except CliNotFound as error:
+            yield f"gemini. {error.message} Run `{INSTALL_GEMINI}`, then `{command}` again."
+    if offered := _offered_variables(settings, env, environ):
         flags = " ".join(f"--env {name}" for name in offered)
         reason = (
             f"{', '.join(offered)}, unless you start {client.title} in a terminal where it is set"
@@ -123,11 +154,27 @@ def _missing(
             else f"{', '.join(offered)}: set in this terminal, but {client.title} does not see it"
         )
         yield f"{reason}. To write it into the file, run `{command} {flags}`."
-    if not is_signed_in({**environ, **{name: str(value) for name, value in env.items()}}):
+    needs_key = bool({"gemini", "api"} & set(settings.providers))
+    if needs_key and not is_signed_in({**environ, **env}):
         yield (
             "a key. Get one at aistudio.google.com/apikey, then run "
             f"`{command} --env GEMINI_API_KEY=...`, or put it into ~/.gemini/.env."
         )
+
+
+def _offered_variables(
+    settings: Settings, env: Mapping[str, str], environ: Mapping[str, str]
+) -> list[str]:
+    """Return the variables that are set in this terminal but not in the entry."""
+    names = [*KEY_VARIABLES, *known_variables(), *sorted(settings.engines.key_variables)]
+    if environ.get("GOOGLE_GENAI_USE_VERTEXAI", "").strip():
+        names += VERTEX_VARIABLES
+    excluded = {*env, *SECRET_VARIABLES, CLI_PATH}  # that path was tried already
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if environ.get(name, "").strip() and name not in excluded
+    ]
 
 
 def _foreign_entry(config: ConfigFile, hint: str) -> ConfigError:

@@ -6,6 +6,7 @@ A file that cannot be read, understood or written safely is left as it is.
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,7 +36,7 @@ class ConfigFile:
 
     @property
     def has_entry(self) -> bool:
-        return SERVER_NAME in object_or_empty(self.content.get(self.key))
+        return object_or_empty(self.content.get(self.key)).get(SERVER_NAME) is not None
 
     @property
     def entry(self) -> Mapping[str, object]:
@@ -67,38 +68,63 @@ class ConfigFile:
         text = "{}\n" if self.original is None else self.original.decode()
         try:
             new_text = edit(text)
+            is_as_expected = jsonc.loads(new_text.removeprefix(BYTE_ORDER_MARK)) == expected
+            data = new_text.encode()
         except jsonc.DuplicateKey as error:
             raise _not_changed(self.path, f"is ambiguous: {error}") from None
-        if jsonc.loads(new_text.removeprefix(BYTE_ORDER_MARK)) != expected:
+        except (ValueError, RecursionError):  # for example a lone surrogate in our old entry
+            is_as_expected, data = False, b""
+        if not is_as_expected:
             raise _not_changed(self.path, "has a structure that cannot be edited safely")
         try:
-            return self._replace(new_text.encode(), private=private)
+            return self._replace(data, private=private)
         except OSError as error:
             raise _not_changed(self.path, f"cannot be written ({error.strerror})") from None
+
+    def make_private(self) -> bool:
+        """Take the permissions of other users away; return whether they had any."""
+        try:
+            mode = stat.S_IMODE(self.path.stat().st_mode)
+            if mode & 0o077:
+                self.path.chmod(mode & 0o700)
+        except OSError as error:
+            raise _not_changed(self.path, f"cannot be changed ({error.strerror})") from None
+        return bool(mode & 0o077)
 
     def _replace(self, data: bytes, *, private: bool) -> Path | None:
         """Replace the file atomically, after making a copy of it."""
         target = self.path.resolve()  # keep a symlink into a dotfiles repository
         target.parent.mkdir(parents=True, exist_ok=True)
+        status = None if self.original is None else target.stat()
         mode, copy = 0o600, None
-        if self.original is not None:
-            mode = stat.S_IMODE(target.stat().st_mode)
-            if not mode & stat.S_IWUSR:
+        if status is not None:
+            mode = stat.S_IMODE(status.st_mode)
+            # Root may write to any file, but the owner's choice counts.
+            if not mode & stat.S_IWUSR or not os.access(target, os.W_OK):
                 raise _not_changed(self.path, "is read-only", hint="Make it writable first.")
             mode &= 0o700 if private else 0o777
-            copy = _write_copy(target, self.original)
         descriptor, name = mkstemp(dir=target.parent, prefix=f".{target.name}.")
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
             temporary.chmod(mode)
-            if _read(self.path) != self.original:
-                raise _not_changed(self.path, "was changed by another program in the meantime")
+            if status is not None and self.original is not None:
+                _set_owner(temporary, status)
+                copy = _write_copy(target, self.original, status)
+            self._require_unchanged()
             temporary.replace(target)
+        except BaseException:
+            if copy:
+                copy.unlink(missing_ok=True)  # nothing was changed, so there is nothing to undo
+            raise
         finally:
             temporary.unlink(missing_ok=True)
         return copy
+
+    def _require_unchanged(self) -> None:
+        if _read(self.path) != self.original:
+            raise _not_changed(self.path, "was changed by another program in the meantime")
 
 
 def read_config_file(path: Path, key: str) -> ConfigFile:
@@ -142,13 +168,14 @@ def _parse(path: Path, data: bytes | None, key: str) -> JsonObject:
         location = f" (line {line})" if line else ""
         raise _not_changed(path, f"is not valid JSON{location}") from None
     result = object_or_empty(content)
-    if not isinstance(content, dict) or not isinstance(result.get(key) or {}, dict):
+    servers = result.get(key)
+    if not isinstance(content, dict) or not (servers is None or isinstance(servers, dict)):
         raise _not_changed(path, "does not contain a client configuration")
     return result
 
 
-def _write_copy(target: Path, original: bytes) -> Path:
-    """Copy the file next to itself under a new name, readable only by the user."""
+def _write_copy(target: Path, original: bytes, status: os.stat_result) -> Path:
+    """Copy the file next to itself under a new name, readable only by its owner."""
     timestamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     number = 0
     while True:
@@ -159,9 +186,21 @@ def _write_copy(target: Path, original: bytes) -> Path:
         except FileExistsError:
             number += 1
             continue
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(original)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(original)
+            _set_owner(copy, status)
+        except BaseException:
+            copy.unlink(missing_ok=True)
+            raise
         return copy
+
+
+def _set_owner(path: Path, status: os.stat_result) -> None:
+    """Let the file belong to the user it belonged to before, also when run with sudo."""
+    new = path.stat()
+    if sys.platform != "win32" and (new.st_uid, new.st_gid) != (status.st_uid, status.st_gid):
+        os.chown(path, status.st_uid, status.st_gid)
 
 
 def _not_changed(path: Path, reason: str, *, hint: str | None = None) -> ConfigError:

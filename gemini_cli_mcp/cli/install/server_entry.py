@@ -5,15 +5,21 @@ entry itself contains the variables that the server needs.
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from gemini_cli_mcp.cli.install.clients import ClientConfig
 from gemini_cli_mcp.errors import CliNotFound, InvalidInput
+from gemini_cli_mcp.installation import DISTRIBUTION
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.providers.antigravity.binary import find_agy
 from gemini_cli_mcp.providers.gemini.binary import (
     DESKTOP_APP_PATH,
+    GeminiBinary,
     desktop_app_environ,
     find_gemini,
     find_node,
@@ -24,16 +30,16 @@ from gemini_cli_mcp.settings.variable_names import find_misspelt
 SERVER_NAME = "gemini-cli-mcp"
 """Name of our entry."""
 PROGRAM_NAMES = ("gemini-cli-mcp", "gemini-cli-research-mcp")
-DISTRIBUTION = "gemini-cli-research-mcp"
 MODULE = "gemini_cli_mcp"
+CLI_PATH, AGY_PATH = "GEMINI_MCP_CLI_PATH", "GEMINI_MCP_AGY_PATH"
 PATH_VARIABLES = {
-    "GEMINI_MCP_CLI_PATH",
-    "GEMINI_MCP_AGY_PATH",
-    "GEMINI_MCP_CONFIG_DIR",
-    "GEMINI_MCP_WEB_SEARCH",
+    *(CLI_PATH, AGY_PATH, "GEMINI_MCP_CONFIG_DIR", "GEMINI_MCP_WEB_SEARCH"),
+    "GOOGLE_APPLICATION_CREDENTIALS",
 }
 """Variables whose paths are made absolute: a client may start us in any folder."""
-_UV_CACHE_FOLDERS = {"archive-v0", "environments-v2", "builds-v0"}
+REMOTE_FIELDS = {"url", "serverUrl", "httpUrl", "headers"}
+"""Fields of an entry that points to a server by its URL; ours starts a program."""
+_REQUIREMENT_NAME = re.compile(r"[\w.-]*")
 
 
 def server_entry(client: ClientConfig, entry_env: Mapping[str, object]) -> JsonObject:
@@ -56,38 +62,96 @@ def program_argv() -> list[str]:
     return [sys.executable, "-m", MODULE]
 
 
-def is_temporary_installation() -> bool:
-    """Return whether this program runs from uv's cache (`uvx`), which uv may clean up."""
-    return bool(_UV_CACHE_FOLDERS & set(Path(sys.prefix).parts))
-
-
 def starts_this_program(entry: Mapping[str, object]) -> bool:
     """Return whether an entry starts this program, however it was installed."""
     nested = object_or_empty(entry.get("command"))  # Zed's format before 2025-11
     command = nested.get("path") or entry.get("command")
     words = [str(word) for word in list_or_empty(nested.get("args") or entry.get("args"))]
     # On Windows also with backslashes, wherever the file was written.
-    name = str(command).replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
+    name = str(command).replace("\\", "/").rpartition("/")[2].lower().removesuffix(".exe")
+    if name in PROGRAM_NAMES or ("-m", MODULE) in pairwise(words):
+        return True
+    if name == "uv" and words[:1] == ["run"]:
+        return bool(set(PROGRAM_NAMES) & set(words))
     # With `uvx`, only our distribution: a package called like our command is not ours.
-    from_index = [word.partition("@")[0].partition("[")[0].partition("=")[0] for word in words]
-    return name in PROGRAM_NAMES or MODULE in words or DISTRIBUTION in from_index
+    requirements = [
+        word for option, word in pairwise(["", *words]) if option not in ("--with", "-w")
+    ]
+    return any(_requirement_name(word) == DISTRIBUTION for word in requirements)
 
 
-def build_entry_env(environ: Mapping[str, str], variables: Sequence[str]) -> dict[str, str]:
-    """Return the variables of the entry: those that the user names, and where gemini is."""
-    values = _parse_variables(environ, variables)
-    # Report an invalid value now: the client would fail silently.
-    settings = Settings.from_env({"HOME": environ.get("HOME", ""), **values})
+def _requirement_name(requirement: str) -> str:
+    """Return the name in a requirement such as `name[extra]>=1.0`."""
+    match = _REQUIREMENT_NAME.match(requirement)
+    return match[0] if match else ""
+
+
+def entry_variables(entry: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the variables in an entry."""
+    nested = object_or_empty(entry.get("command"))  # Zed's format before 2025-11
+    return {**object_or_empty(nested.get("env")), **object_or_empty(entry.get("env"))}
+
+
+def entry_fields(entry: Mapping[str, object]) -> JsonObject:
+    """Return what an update keeps of an entry: nothing that belongs to a remote server."""
+    fields = {name: value for name, value in entry.items() if name not in REMOTE_FIELDS}
+    if fields.get("type") != "stdio":
+        fields.pop("type", None)
+    return fields
+
+
+def build_entry_env(
+    environ: Mapping[str, str], variables: Sequence[str], old: Mapping[str, object]
+) -> dict[str, str]:
+    """Return the variables of the entry: the old ones, those that the user names, and our paths.
+
+    A gemini that was configured before is kept while it can be used.
+    """
+    given = _parse_variables(environ, variables)
+    values = {name: str(value) for name, value in old.items()} | given
+    candidates = [values.get(CLI_PATH)]
+    if CLI_PATH not in given:
+        candidates.append(environ.get(CLI_PATH) or "gemini")
     combined = {**environ, **values}
-    try:
-        binary = find_gemini(combined.get("GEMINI_MCP_CLI_PATH") or settings.cli_path, combined)
-    except CliNotFound:
-        return values
-    entry_env = {"GEMINI_MCP_CLI_PATH": str(binary.path), **values}
-    node = find_node(binary, combined)
-    if node and not find_node(binary, desktop_app_environ(combined)):
-        entry_env.setdefault("PATH", os.pathsep.join((str(Path(node).parent), DESKTOP_APP_PATH)))
-    return entry_env
+    if AGY_PATH in given:
+        with suppress(CliNotFound):
+            values[AGY_PATH] = str(find_agy(given[AGY_PATH], combined))
+    for candidate in filter(None, candidates):
+        with suppress(CliNotFound):
+            binary = find_gemini(candidate, combined)
+            values[CLI_PATH] = str(binary.path)
+            if "PATH" not in given:
+                values |= _path_to_node(binary, combined, values)
+            break
+    for name in {*given, CLI_PATH, "PATH"} & values.keys():
+        if not values[name].isprintable():
+            raise InvalidInput(f"{name}: the value contains characters that are not text.")
+    return values
+
+
+def _path_to_node(
+    binary: GeminiBinary, environ: Mapping[str, str], values: Mapping[str, str]
+) -> dict[str, str]:
+    """Return a PATH if the client would not find the Node that gemini needs."""
+    path = values.get("PATH") or DESKTOP_APP_PATH
+    node = find_node(binary, environ)
+    if not node or find_node(binary, {**desktop_app_environ(environ), "PATH": path}):
+        return {}
+    return {"PATH": os.pathsep.join((str(Path(node).parent), path))}
+
+
+def read_entry_settings(
+    environ: Mapping[str, str], variables: Sequence[str], values: Mapping[str, str]
+) -> Settings:
+    """Return the settings of a server with these variables.
+
+    Report an invalid value or a misspelt name now: the client would fail silently.
+    """
+    settings = Settings.from_env({"HOME": environ.get("HOME", ""), **values})
+    names = [assignment.partition("=")[0] for assignment in variables]
+    for name, message in find_misspelt(names, settings.engines.key_variables).items():
+        raise InvalidInput(f"--env {name}: {message}", hint="Correct the name.")
+    return settings
 
 
 def _parse_variables(environ: Mapping[str, str], variables: Sequence[str]) -> dict[str, str]:
@@ -96,15 +160,14 @@ def _parse_variables(environ: Mapping[str, str], variables: Sequence[str]) -> di
         name, separator, value = assignment.partition("=")
         if not name.isidentifier():
             raise InvalidInput(f"--env {name}: not a valid variable name.")
-        if message := find_misspelt([name]).get(name):
-            raise InvalidInput(f"--env {name}: {message}", hint="Correct the name.")
         value = value if separator else environ.get(name, "")
-        if not value:
+        if not value.strip():
             raise InvalidInput(
                 f"--env {name}: the variable is not set in this environment.",
                 hint=f"Set {name} in this terminal first, or pass --env {name}=VALUE.",
             )
-        if not value.isprintable():
-            raise InvalidInput(f"--env {name}: the value contains characters that are not text.")
-        values[name] = str(Path(value).expanduser().absolute()) if name in PATH_VARIABLES else value
+        is_command = name in (CLI_PATH, AGY_PATH) and Path(value).name == value
+        if name in PATH_VARIABLES and not is_command:
+            value = str(Path(value).expanduser().absolute())
+        values[name] = value
     return values
