@@ -37,6 +37,8 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
 
 
 def _run_command(options: Options, limits: Limits | None) -> int:
+    if sys.stdout is None and options.command != "serve":  # pyright: ignore[reportUnnecessaryComparison]
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     # These two handle a bad configuration themselves.
     if options.command == "install":
         from gemini_cli_mcp.cli.install.command import install
@@ -109,7 +111,9 @@ def _serve_stdio(settings: Settings) -> int:
     if sys.stdin is None or sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise ConfigError("stdin or stdout is closed, but MCP needs both.")
     if sys.stdin.isatty():
-        logger.info("Waiting for an MCP client on stdin; for other uses, see gemini-cli-mcp --help")
+        # Not a log line: it is for a person, whatever the log level is.
+        hint = "Waiting for an MCP client on stdin; for other uses, see gemini-cli-mcp --help"
+        print(f"[INFO] {hint}", file=sys.stderr)
     from gemini_cli_mcp.server.stdio import serve_stdio
 
     anyio.run(serve_stdio, settings, os.environ)

@@ -94,6 +94,10 @@ class NotSignedIn(GeminiMcpError):
     )
 
 
+class SignInMissing(NotSignedIn):
+    """The CLI found no sign-in at all."""
+
+
 class QuotaExhausted(GeminiMcpError):
     """The daily quota or the prepaid credit is exhausted."""
 
@@ -217,3 +221,7 @@ class ConfigError(GeminiMcpError):
 
     code = "CONFIG_ERROR"
     hint = "Fix the variable in the server's environment and restart the server."
+
+
+class ModelNotFound(ConfigError):
+    """The API does not know the requested model."""

@@ -47,7 +47,7 @@ _SECRET_PARTS = frozenset(
 )
 _SECRET_WORDS = ("PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "TOKEN", "CREDENTIAL", "APIKEY")
 _NOT_SECRET = frozenset({"PWD", "OLDPWD", "GEMINI_MCP_PASS_ENV"})
-_URL_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_URL_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
 
 _SEPARATOR = (
     # Terminal escape sequences, also if their first character has been replaced

@@ -8,10 +8,12 @@ server uses the stub CLI, and the client is Claude Code, with a scripted model.
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,9 +27,12 @@ QUESTION = "What is the Model Context Protocol?"
 CLAUDE_COMMAND = f'claude -p "{QUESTION}" --allowedTools {TOOL}'
 SUBSTITUTIONS = {"GEMINI_API_KEY=...": "GEMINI_API_KEY=newcomer", "claude-desktop": "claude-code"}
 KEPT_VARIABLES = re.compile(
-    r"PIP_|UV_|NPM_CONFIG_|npm_config_|SSL_|NODE_EXTRA_|REQUESTS_|(HTTPS?|ALL|NO)_PROXY", re.I
+    r"PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CERT|TRUSTED_HOST|DEFAULT_TIMEOUT)"
+    r"|NPM_CONFIG_(REGISTRY|CAFILE|(HTTPS_|NO)?PROXY)"
+    r"|SSL_CERT_(FILE|DIR)|NODE_EXTRA_CA_CERTS|REQUESTS_CA_BUNDLE|(HTTPS?|NO)_PROXY",
+    re.IGNORECASE,
 )
-"""Variables that package managers may need to reach their index from this machine."""
+"""Variables that package managers may need to reach their index; none says where to install."""
 CLAUDE_VARIABLES = {
     "ANTHROPIC_API_KEY": "newcomer",
     # Nothing but the scripted model: no telemetry, no updates.
@@ -72,6 +77,8 @@ def main() -> int:
         except StepFailed as error:
             print(f"FAILED: {error}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            return 130
     print_times(steps)
     return 0
 
@@ -94,8 +101,10 @@ def build_environ(home: Path, checkout: Path, api_url: str) -> dict[str, str]:
     npm_prefix = home / ".npm-global"
     path = (npm_prefix / "bin", Path(sys.executable).parent, CLAUDE.parent, os.environ["PATH"])
     return {
-        **{name: value for name, value in os.environ.items() if KEPT_VARIABLES.match(name)},
+        **{name: value for name, value in os.environ.items() if KEPT_VARIABLES.fullmatch(name)},
         "HOME": str(home),
+        "TMPDIR": str(home.parent),
+        "CLAUDE_CODE_TMPDIR": str(home.parent),
         "LANG": "C.UTF-8",
         "NPM_CONFIG_PREFIX": str(npm_prefix),  # `npm install -g` must not change this machine
         "PATH": os.pathsep.join(map(str, path)),
@@ -109,19 +118,23 @@ def run_step(command: str, exports: Iterable[str], environ: dict[str, str], cwd:
     """Run a command after the exports before it, as the same terminal would."""
     print(f"\n$ {command}", flush=True)
     start = time.monotonic()
+    process = subprocess.Popen(
+        ["bash", "-ec", "\n".join((*exports, command))],
+        cwd=cwd,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        subprocess.run(
-            ["bash", "-ec", "\n".join((*exports, command))],
-            cwd=cwd,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            timeout=STEP_TIMEOUT,
-            check=True,
-        )
-    except subprocess.CalledProcessError as error:
-        raise StepFailed(f"{command} (exit code {error.returncode})") from None
+        exit_code = process.wait(STEP_TIMEOUT)
     except subprocess.TimeoutExpired:
         raise StepFailed(f"{command} (not finished after {STEP_TIMEOUT} s)") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # whatever it left behind
+        process.wait()
+    if exit_code:
+        raise StepFailed(f"{command} (exit code {exit_code})")
     return Step(command, time.monotonic() - start)
 
 
@@ -129,8 +142,13 @@ def check_tool_result(model: ScriptedModel) -> None:
     """Check that Claude Code called our tool and gave its report to the model."""
     if not model.tool_results:
         raise StepFailed(f"Claude Code did not call {TOOL}; it offers {sorted(model.tools)}")
-    if not json.loads(model.tool_results[-1]).get("success"):
-        raise StepFailed("the tool returned an error")
+    result = model.tool_results[-1]
+    try:
+        is_success = json.loads(result)["success"]
+    except (ValueError, KeyError, TypeError):
+        is_success = False  # Claude Code's own error message
+    if not is_success:
+        raise StepFailed(f"the tool returned an error: {result[:300]}")
 
 
 def print_times(steps: list[Step]) -> None:

@@ -93,6 +93,7 @@ def test_a_misspelt_variable_is_one_warning_at_start(stub: Stub) -> None:
 
 def test_in_a_terminal_the_server_says_that_it_waits_for_a_client(stub: Stub) -> None:
     primary, secondary = pty.openpty()
+    stub.environ["GEMINI_MCP_LOG_LEVEL"] = "ERROR"  # the line is for a person, not for a log
     with subprocess.Popen(
         command(), env=stub.environ, stdin=secondary, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as server:

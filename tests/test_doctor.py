@@ -4,18 +4,23 @@ import errno
 import json
 import os
 import pty
+import shlex
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx2
 import pytest
 from pytest_mock import MockerFixture
 
-from gemini_cli_mcp.cli.doctor import shell_commands
+from gemini_cli_mcp.cli.doctor import models_request, shell_commands
+from gemini_cli_mcp.cli.doctor.command import _wrap
 from gemini_cli_mcp.cli.doctor.environment_checks import check_config_dir
+from gemini_cli_mcp.cli.doctor.findings import LIVE_SEARCH, can_search, ok, problem
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.workspace import LOCK_CONTENT, LOCK_FILE
 from tests.support import REAL_CLI, STUB, Result, Stub, command, fake_gemini
@@ -216,9 +221,16 @@ SETUPS: dict[str, BrokenSetup] = {
         "unset HTTPS_PROXY",
         restore_base_url,
     ),
+    "unusable proxy": BrokenSetup(
+        apply_all(install_fake_official_cli, set_variables(https_proxy="me:secret-word@host:1")),
+        "proxy",
+        "https_proxy is not a proxy that gemini can use",
+        "unset https_proxy",
+    ),
     "no network": BrokenSetup(
         apply_all(
-            install_fake_official_cli, set_variables(GOOGLE_GEMINI_BASE_URL="http://127.0.0.1:9")
+            install_fake_official_cli,
+            set_variables(GOOGLE_GEMINI_BASE_URL="http://me:secret-word@127.0.0.1:9"),
         ),
         "sign-in",
         "no connection to http://127.0.0.1:9 (GOOGLE_GEMINI_BASE_URL)",
@@ -236,6 +248,24 @@ SETUPS: dict[str, BrokenSetup] = {
         "no connection to http://127.0.0.1:9 (GOOGLE_GEMINI_BASE_URL)",
         "curl -I http://127.0.0.1:9",
         restore_base_url,
+    ),
+    "no network, and a login": BrokenSetup(
+        apply_all(
+            install_fake_official_cli,
+            unset_variables("GEMINI_API_KEY"),
+            write_file(".gemini/oauth_creds.json", "{}"),
+            set_variables(GOOGLE_GEMINI_BASE_URL="http://127.0.0.1:9"),
+        ),
+        "sign-in",
+        "no connection to http://127.0.0.1:9 (GOOGLE_GEMINI_BASE_URL)",
+        "curl -I http://127.0.0.1:9",
+        apply_all(restore_base_url, set_variables(GEMINI_API_KEY="a-secret-key")),
+    ),
+    "key with a space": BrokenSetup(
+        set_variables(GEMINI_API_KEY="a secret-word"),
+        "sign-in",
+        "another character that no key has",
+        "export GEMINI_API_KEY=",
     ),
     "misspelt variable": BrokenSetup(
         set_variables(GEMINI_MCP_TIMEOT="10"),
@@ -382,6 +412,7 @@ def test_the_cause_is_named_and_the_fix_works(user: Stub, setup: BrokenSetup) ->
         f for f in fixed_findings if f["status"] == "problem" or setup.message_part in f["message"]
     ]
     assert "a-secret-key" not in json.dumps(findings)
+    assert "secret-word" not in json.dumps(findings)
 
 
 def install_foreign_node(stub: Stub) -> None:
@@ -627,24 +658,117 @@ def test_a_trial_without_an_answer_ends_in_time(user: Stub, api: FakeApi) -> Non
     install_fake_official_cli(user)
     api.delay = 30
     user.limits = Limits(sign_in_timeout=0.2)
+    user.environ["GEMINI_MCP_PROVIDERS"] = "gemini,api"
 
     code, findings = doctor(user)
+    requests = api.model_lists
+    write_file(".gemini/.env", f"GEMINI_API_KEY={user.environ.pop('GEMINI_API_KEY')}\n")(user)
+    run_code, run_findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
-    assert (code, finding["status"]) == (1, "problem")
-    assert "no connection" in finding["message"]
+    by_topic = {finding["topic"]: finding for finding in findings}
+    [finding] = [finding for finding in run_findings if finding["topic"] == "sign-in"]
+    assert (code, run_code) == (1, 1)
+    assert "no answer within 0.2 s" in by_topic["sign-in"]["message"]
+    assert "no answer within 0.2 s" in by_topic["provider api"]["message"]
+    assert requests == 1  # both providers use the same key
+    assert "gemini gave no answer within 0.2 s" in finding["message"]
 
 
-def test_a_wrong_clock_is_reported(user: Stub, api: FakeApi) -> None:
+@pytest.mark.parametrize(("hours", "direction"), [(-24, "ahead"), (24, "behind")])
+@pytest.mark.parametrize("key_in_file", [False, True])
+def test_a_wrong_clock_is_reported(
+    user: Stub, api: FakeApi, hours: int, direction: str, key_in_file: bool
+) -> None:
     install_fake_official_cli(user)
-    api.clock_error = -24 * 3600
+    api.clock_error = hours * 3600
+    if key_in_file:
+        write_file(".gemini/.env", f"GEMINI_API_KEY={user.environ.pop('GEMINI_API_KEY')}\n")(user)
 
     code, findings = doctor(user)
 
     [finding] = [finding for finding in findings if finding["topic"] == "clock"]
     assert (code, finding["status"]) == (0, "note")
-    assert "24 hours ahead" in finding["message"]
+    assert f"24 hours {direction}" in finding["message"]
     assert finding["fix"] == shell_commands.set_clock()
+
+
+@pytest.mark.parametrize("date", ["Mon, 16 Nov 2026 10:00:00", "Mon, 16 Nov 2026 10:00:00 -0000"])
+def test_a_time_without_a_zone_is_utc(date: str) -> None:
+    with_zone = httpx2.Response(200, headers={"Date": "Mon, 16 Nov 2026 10:00:00 GMT"})
+    response = httpx2.Response(200, headers={"Date": date})
+
+    difference = models_request._clock_error(response) - models_request._clock_error(with_zone)
+    assert abs(difference) < timedelta(minutes=5)
+
+
+def test_an_answer_without_models_is_not_a_proof(user: Stub, api: FakeApi) -> None:
+    """The login page of a network answers everything with 200."""
+    install_fake_official_cli(user)
+    api.failure = (200, {"please": "log in"})
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"]) == (1, "problem")
+    assert "returned no list of models (status 200)" in finding["message"]
+
+
+def test_a_rate_limit_is_not_a_proof(user: Stub, api: FakeApi) -> None:
+    install_fake_official_cli(user)
+    api.failure = api_error(429, "Slow down.")
+
+    code, findings = doctor(user)
+
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"], finding["proven"]) == (0, "note", False)
+    assert "limits requests: Slow down." in finding["message"]
+
+
+RUNS = {
+    "unknown-model": ("ok", True, "Google accepted it"),
+    "rate-limit": ("note", False, "rate limit"),
+    "bad-settings": ("problem", True, "gemini rejected its settings."),
+    "bad-key": ("problem", True, "Google refused the sign-in"),
+}
+
+
+@pytest.mark.parametrize("scenario", RUNS)
+def test_a_failed_run_proves_only_what_it_says(user: Stub, scenario: str) -> None:
+    user.environ["STUB_GEMINI_SCENARIO"] = scenario
+
+    code, findings = doctor(user)
+
+    status, proven, message = RUNS[scenario]
+    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    assert (code, finding["status"], finding["proven"]) == (status == "problem", status, proven)
+    assert message in finding["message"]
+
+
+def test_a_successful_search_is_the_best_proof() -> None:
+    failed = replace(problem("sign-in", "no connection", "fix"), provider="gemini")
+
+    assert not can_search([failed])
+    assert can_search([failed, ok(LIVE_SEARCH, "2 sources")])
+    assert not can_search([failed, problem(LIVE_SEARCH, "TIMEOUT", "fix")])
+
+
+def test_sentences_are_wrapped_and_long_words_are_not_broken(user: Stub) -> None:
+    user.environ |= {"STUB_GEMINI_SCENARIO": "daily-quota"}
+    text = run_command(user, "doctor").stdout
+
+    assert "fix: Wait until the quota resets" in text
+    assert max(len(line) for line in text.splitlines() if "/" not in line) <= 80
+    assert _wrap(f"a {'x' * 120} b", 80) == ["a", "x" * 120, "b"]
+
+
+def test_unusual_outputs_do_not_fail(user: Stub) -> None:
+    user.environ |= {"COLUMNS": "0"}
+    doctor_command = shlex.join(map(str, command("doctor", "--offline")))
+    for redirection in (">/dev/null", ">&-", "--json | true"):
+        script = f"set -o pipefail; {doctor_command} {redirection}"
+        completed = subprocess.run(["bash", "-c", script], env=user.environ, capture_output=True)
+
+        assert (completed.returncode, completed.stderr) == (0, b"")
 
 
 def test_a_stub_does_not_prove_a_key(user: Stub) -> None:
@@ -668,7 +792,7 @@ def test_offline_says_what_was_not_tried(user: Stub, api: FakeApi) -> None:
     assert (code, finding["status"], finding["proven"]) == (0, "ok", False)
     assert "not tried" in finding["message"]
     last_lines = " ".join(text.splitlines()[-2:])
-    assert "A search can probably work. Not tried: sign-in." in last_lines
+    assert "A search can probably work. Not proven: sign-in." in last_lines
     assert "doctor --live" in last_lines
     assert both.returncode == 2
 
@@ -693,6 +817,7 @@ def test_a_disk_that_is_full_to_the_last_byte_is_a_problem(
 
     assert [finding.status for finding in findings] == ["problem"]
     assert "No space left on device" in findings[0].message
+    assert (findings[0].fix or "").startswith(f"df -h {user.config_dir}")
 
 
 def test_fixes_are_in_the_words_of_the_platforms_shell() -> None:
@@ -705,6 +830,7 @@ def test_fixes_are_in_the_words_of_the_platforms_shell() -> None:
             shell_commands.make_private(path, platform),
             shell_commands.make_executable("p", platform),
             shell_commands.kill([1, 2], platform),
+            shell_commands.request_headers("http://a b", platform),
             shell_commands.set_clock(platform),
         ]
         for platform in ("linux", "darwin", "win32")
@@ -717,6 +843,7 @@ def test_fixes_are_in_the_words_of_the_platforms_shell() -> None:
         "chmod 700 '/x y'",
         "chmod +x p",
         "kill 1 2",
+        "curl -I 'http://a b'",
         "sudo timedatectl set-ntp true",
     ]
     assert commands["darwin"] == [*commands["linux"][:-1], "sudo sntp -sS time.apple.com"]
@@ -727,12 +854,12 @@ def test_fixes_are_in_the_words_of_the_platforms_shell() -> None:
         'icacls "/x y" /inheritance:r /grant:r "$($env:USERNAME):(OI)(CI)F"',
         'Unblock-File "p"',
         "Stop-Process -Id 1, 2",
+        'curl.exe -I "http://a b"',
         "w32tm /resync",
     ]
 
 
 def test_a_terminal_shows_what_is_being_checked(user: Stub) -> None:
-    """Also that at 80 columns no word is broken."""
     install_fake_official_cli(user)
     primary, secondary = pty.openpty()
     environ = {**user.environ, "COLUMNS": "80", "TERM": "xterm"}

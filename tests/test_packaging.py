@@ -1,6 +1,7 @@
 """The distributed packages: the wheel, the sdist and the bundle for Claude Desktop."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from mcp import Client, StdioServerParameters
 
 from tests.support import ROOT, TOOLS, Stub
 from tests.support.matrix import representatives
+from tests.support.mcp_server import structured_result
 
 UV = Path(sys.executable).with_name("uv")
 LOCK = ROOT / "scripts/lock/run.txt"
@@ -80,14 +82,26 @@ async def test_a_package_works_in_an_empty_environment(
 def test_nothing_tells_users_to_install_the_foreign_package() -> None:
     """`gemini-cli-mcp` on the public index is somebody else's program."""
     foreign_name = re.compile(
-        r"(?:pip[x3]?\s+install|uvx|uv\s+(?:tool\s+(?:install|run)|add|pip\s+install))"
-        r"(?:\s+-\S+)*\s+[\"'`]?gemini-cli-mcp\b"
+        r"(?:pip[x3]?\s+(?:install|run)|uvx|npx|uv\s+(?:tool\s+(?:install|run)|add|pip\s+install)"
+        r"|uv\s+run\s+--with)"
+        r"(?:\s+(?!--from)-\S+(?:[\s=][\d.]+)?)*\s+[\"'`]?gemini[-_]cli[-_]mcp(?![-_/.\w])"
+        r"|\"(?:uvx|npx)\",\s*\"args\":\s*\[(?:\"-[^\"]*\",\s*)*\"gemini-cli-mcp\""
         r"|\"identifier\":\s*\"gemini-cli-mcp\""
         r"|gemini-cli-mcp\[",
     )
     assert foreign_name.search("pip install -U 'gemini-cli-mcp[api]'")  # the pattern works
-    assert foreign_name.search("uvx gemini-cli-mcp serve")
+    for instruction in (
+        "uvx gemini-cli-mcp serve",
+        "uvx --python 3.12 gemini-cli-mcp",
+        "pipx run gemini-cli-mcp",
+        "npx -y gemini-cli-mcp",
+        "uv run --with gemini-cli-mcp x",
+        "pip install gemini_cli_mcp",
+        '{"command": "uvx", "args": ["gemini-cli-mcp"]}',
+    ):
+        assert foreign_name.search(instruction), instruction
     assert not foreign_name.search("uvx --from . gemini-cli-research-mcp")
+    assert not foreign_name.search("pip install gemini_cli_mcp-0.1.0.whl")
 
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
@@ -96,7 +110,7 @@ def test_nothing_tells_users_to_install_the_foreign_package() -> None:
     mentions = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in paths
-        if path.is_file() and path != Path(__file__)
+        if path.is_file() and ROOT / "tests" not in path.parents
         for match in foreign_name.finditer(path.read_text("utf-8", "replace"))
     ]
 
@@ -108,7 +122,7 @@ def test_nothing_tells_users_to_install_the_foreign_package() -> None:
 @pytest.mark.skipif(
     not shutil.which("npm"), reason="requires npm to install the official bundle tool"
 )
-def test_the_bundle_is_valid_and_runs_a_search(tmp_path: Path, stub: Stub) -> None:
+async def test_the_bundle_is_valid_and_runs_a_search(tmp_path: Path, stub: Stub) -> None:
     build = subprocess.run(
         [ROOT / "scripts/build-mcpb"], capture_output=True, text=True, check=False
     )
@@ -117,15 +131,16 @@ def test_the_bundle_is_valid_and_runs_a_search(tmp_path: Path, stub: Stub) -> No
     shutil.unpack_archive(ROOT / "dist/gemini-cli-research-mcp.mcpb", tmp_path, "zip")
 
     entry = json.loads((tmp_path / "manifest.json").read_text())["server"]
+    config = entry["mcp_config"]
     assert (tmp_path / entry["entry_point"]).exists()
-    arguments = entry["mcp_config"]["args"]
-    module = arguments[arguments.index("python") :]
-    search = subprocess.run(
-        [str(ROOT / ".venv/bin" / module[0]), *module[1:3], "search", "Why?"],
-        cwd=tmp_path,
-        env={**stub.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
+    assert config["command"] == "uv"
+    server = StdioServerParameters(
+        command=str(UV),
+        args=[word.replace("${__dirname}", str(tmp_path)) for word in config["args"]],
+        # An option that the user leaves empty is an empty variable.
+        env={**os.environ, **dict.fromkeys(config["env"], ""), **stub.environ},
     )
-    assert search.returncode == 0, search.stderr
+    async with Client(server) as client:
+        result = await client.call_tool("search", {"query": "Why?"})
+
+    assert structured_result(result)["success"]

@@ -1,10 +1,12 @@
 """Recorded runs of the real CLI 0.61: each is parsed and classified."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from gemini_cli_mcp.errors import NotSignedIn, SignInMissing
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.gemini.events import EventLog
@@ -51,6 +53,38 @@ def test_a_recorded_failure_gets_the_right_code(name: str, code: str) -> None:
     assert error is not None
     assert error.code == code
     assert "    at " not in (error.details or "")
+
+
+def failed_run(message: str, stderr: str = "", exit_code: int = 1) -> tuple[Completed, EventLog]:
+    event_log = EventLog(list[str]().append, Limits())
+    if message:
+        event_log.feed_line(b'{"type": "init", "session_id": "1", "model": "m"}')
+        error = {"type": "unknown", "message": message}
+        event = {"type": "result", "status": "error", "error": error, "stats": {}}
+        event_log.feed_line(json.dumps(event).encode())
+    return Completed("exited", exit_code, stderr), event_log
+
+
+def test_the_api_is_quoted_in_its_own_words_however_deep_they_are() -> None:
+    inner = {
+        "error": {"code": 400, "message": "Not “valid”, k-123456.", "status": "API_KEY_INVALID"}
+    }
+    outer = {"error": {"code": 400, "message": json.dumps(inner, indent=2)}}
+
+    for run in (failed_run(json.dumps(outer)), failed_run("", stderr=json.dumps(outer))):
+        error = classify_failure(*run, secrets=("k-123456",))
+
+        assert isinstance(error, NotSignedIn)
+        assert error.message == "Google refused the sign-in: Not “valid”, [redacted]."
+
+
+def test_vertex_ai_without_credentials_is_a_missing_sign_in() -> None:
+    message = "[API Error: Could not load the default credentials. Browse to https://x.example.]"
+
+    error = classify_failure(*failed_run(message))
+
+    assert isinstance(error, SignInMissing)
+    assert "gcloud auth application-default login" in error.next_step
 
 
 @pytest.mark.parametrize(

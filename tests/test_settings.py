@@ -80,10 +80,15 @@ def test_misspelt_variables_are_found_and_others_are_left_alone() -> None:
         "GEMINI_API_KYE": "unknown variable; did you mean GEMINI_API_KEY?",
         "DEEP_SEARCH_ITERATIONS": "unknown variable; did you mean DEEP_SEARCH_MAX_ITERATIONS?",
         "gemini_mcp_timeout": "unknown variable; did you mean GEMINI_MCP_TIMEOUT?",
+        "GEMNI_API_KEY": "unknown variable; did you mean GEMINI_API_KEY?",
+        "GEMNI_MCP_TIMEOUT": "unknown variable; did you mean GEMINI_MCP_TIMEOUT?",
+        "DEEPSEARCH_MAX_ITERATIONS": "unknown variable; did you mean DEEP_SEARCH_MAX_ITERATIONS?",
         "GEMINI_MCP_ZZZZZZZZZZZZ": "unknown variable",
+        "GEMINI_MCP_GREEN": "unknown variable",
     }
     correct = [
         *("GEMINI_MCP_TIMEOUT", "GEMINI_MCP_HTTP_TOKENS", "GEMINI_API_KEY", "GEMINI_API_KEY_2"),
+        *("GEMINI_API_KEY2", "GETTEXT_DOMAIN", "GEOMETRY"),
         *("GEMINI_CLI_HOME", "GEMINI_SANDBOX", "GEMINI_SYSTEM_MD", "GEMINI_CLI_NO_RELAUNCH"),
         *("GOOGLE_GEMINI_BASE_URL", "DEEP_LEARNING_HOME", "PATH", "GEMINI_MCP_WORK_KEY"),
     ]

@@ -79,6 +79,8 @@ class FakeApi:
     """Status and body of every response, or only of responses to `failing` requests."""
     failing_kind: str = ""
     """main, search or fetch; if empty, all of them."""
+    model_lists: int = 0
+    """How often the list of models was requested."""
     models_status: int = 200
     """Status of the list of models, if there is no `failure`."""
     clock_error: float = 0
@@ -189,6 +191,7 @@ def fake_api() -> Generator[FakeApi]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             """List the models."""
+            api.model_lists += 1
             stopping.wait(api.delay)
             status, body = api.failure or (api.models_status, {"models": []})
             data = json.dumps(body).encode()

@@ -12,10 +12,17 @@ from gemini_cli_mcp import __version__
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.cli.doctor import environment_checks, shell_commands
 from gemini_cli_mcp.cli.doctor.dry_run import check_dry_run
-from gemini_cli_mcp.cli.doctor.findings import CheckStarted, Finding, ok, problem, unproven
+from gemini_cli_mcp.cli.doctor.findings import (
+    LIVE_SEARCH,
+    CheckStarted,
+    Finding,
+    ok,
+    problem,
+    unproven,
+)
 from gemini_cli_mcp.cli.doctor.gemini_and_node_checks import check_binary, check_node, check_starts
 from gemini_cli_mcp.cli.doctor.sign_in_checks import check_sign_in, describe_sign_in
-from gemini_cli_mcp.cli.doctor.sign_in_trial import try_key, try_sign_in
+from gemini_cli_mcp.cli.doctor.sign_in_trial import SignInTrial
 from gemini_cli_mcp.errors import ConfigError, GeminiMcpError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.registry import ProviderRegistry
@@ -45,20 +52,21 @@ async def run_checks(
         yield problem("configuration", error.message, f"{unset}  # or correct it")
         return
     yield ok("configuration", "all variables have valid values")
+    trial = None if offline else SignInTrial(settings, environ)
     checks: list[tuple[str, AsyncIterator[CheckEvent]]] = [
         ("variables", _iterate(environment_checks.check_variable_names(settings, environ))),
         ("folder", _iterate(environment_checks.check_config_dir(settings))),
         ("stale servers", _iterate(environment_checks.check_stale_servers(settings))),
     ]
     if "gemini" in settings.providers:
-        checks.append(("gemini CLI", _check_gemini(settings, environ, offline=offline)))
+        checks.append(("gemini CLI", _check_gemini(settings, environ, trial)))
     checks += [
-        ("providers", _check_other_providers(settings, environ, offline=offline)),
+        ("providers", _check_other_providers(settings, environ, trial)),
         ("engines", _iterate(environment_checks.check_engines(settings, environ))),
         ("network", _iterate(environment_checks.check_network(environ))),
     ]
     if live:
-        checks.append(("live search", _check_live_search(settings, environ)))
+        checks.append((LIVE_SEARCH, _check_live_search(settings, environ)))
     for topic, check in checks:
         yield CheckStarted(topic)
         try:
@@ -71,6 +79,7 @@ async def run_checks(
                 topic,
                 f"could not be checked: {error.strerror}{location}",
                 "make it readable for this user, or set HOME to a readable folder",
+                is_command=False,
             )
 
 
@@ -80,7 +89,7 @@ async def _iterate(findings: Iterable[Finding]) -> AsyncIterator[CheckEvent]:
 
 
 async def _check_gemini(
-    settings: Settings, environ: Mapping[str, str], *, offline: bool
+    settings: Settings, environ: Mapping[str, str], trial: SignInTrial | None
 ) -> AsyncIterator[CheckEvent]:
     binary, findings = check_binary(settings, environ)
     with TemporaryDirectory() as cwd:
@@ -88,6 +97,8 @@ async def _check_gemini(
             findings.append(await check_node(binary, environ, Path(cwd)))
         elif binary and (failure := await check_starts(binary, environ, Path(cwd))):
             findings.append(failure)
+    if binary and binary.is_official:
+        findings += environment_checks.check_proxy(environ)
     cli_works = binary is not None and not _has_problem(findings)
     is_official = binary is None or binary.is_official
     sign_in_findings = list(check_sign_in(environ, is_official=is_official))
@@ -102,12 +113,12 @@ async def _check_gemini(
     if _has_problem(sign_in_findings):
         return
     sign_in = describe_sign_in(environ)
-    if offline or not binary or not cli_works:
+    if not trial or not binary or not cli_works:
         finding = unproven("sign-in", f"{sign_in}; not tried")
         yield replace(finding, provider="gemini")
         return
     yield CheckStarted(f"the sign-in, up to {settings.limits.sign_in_timeout:g} s")
-    for finding in await try_sign_in(settings, binary, environ, sign_in):
+    for finding in await trial.try_sign_in(binary, sign_in):
         yield replace(finding, provider="gemini")
 
 
@@ -116,7 +127,7 @@ def _has_problem(findings: Iterable[Finding]) -> bool:
 
 
 async def _check_other_providers(
-    settings: Settings, environ: Mapping[str, str], *, offline: bool
+    settings: Settings, environ: Mapping[str, str], trial: SignInTrial | None
 ) -> AsyncIterator[CheckEvent]:
     """Check the configured providers other than gemini."""
     if "antigravity" in settings.providers:
@@ -124,8 +135,8 @@ async def _check_other_providers(
         yield replace(finding, provider="antigravity")
     if "api" in settings.providers:
         findings = [environment_checks.check_api(environ)]
-        if environ.get("GEMINI_API_KEY") and not offline and not _has_problem(findings):
-            tried, _ = await try_key(settings, environ)
+        if environ.get("GEMINI_API_KEY") and trial and not _has_problem(findings):
+            tried = (await trial.try_key()).findings
             findings = [replace(finding, topic="provider api") for finding in tried] or findings
         for finding in findings:
             yield replace(finding, provider="api")
@@ -144,11 +155,12 @@ async def _check_live_search(
         result = await grounded_search(request, context, researcher)
     except GeminiMcpError as error:
         yield problem(
-            "live search",
+            LIVE_SEARCH,
             f"{error.code}: {redact(error.message, settings.secrets)}",
             error.next_step,
+            is_command=False,
         )
     else:
-        yield ok("live search", f"{len(result.sources)} sources in {result.duration:.1f} s")
+        yield ok(LIVE_SEARCH, f"{len(result.sources)} sources in {result.duration:.1f} s")
     finally:
         workspace.close()

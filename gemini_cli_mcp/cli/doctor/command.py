@@ -14,7 +14,13 @@ from rich.text import Text
 
 from gemini_cli_mcp import __version__
 from gemini_cli_mcp.cli.doctor.checks import run_checks
-from gemini_cli_mcp.cli.doctor.findings import CheckStarted, Finding, Status, can_search
+from gemini_cli_mcp.cli.doctor.findings import (
+    LIVE_SEARCH,
+    CheckStarted,
+    Finding,
+    Status,
+    can_search,
+)
 from gemini_cli_mcp.cli.options import Options
 from gemini_cli_mcp.cli.output import INTERRUPTED_EXIT_CODE
 from gemini_cli_mcp.limits import Limits
@@ -22,7 +28,7 @@ from gemini_cli_mcp.limits import Limits
 STATUS_STYLES: dict[Status, str] = {"ok": "green", "note": "yellow", "problem": "red"}
 INDENT = " " * 8
 """Width of the status column."""
-MAX_WIDTH = 100
+MIN_WIDTH, MAX_WIDTH = 20, 100
 CAN_SEARCH = "A search can work."
 CANNOT_SEARCH = "A search cannot work yet: fix the problems above."
 
@@ -73,14 +79,14 @@ async def _collect(
 
 
 def summarize(findings: Sequence[Finding]) -> str:
-    """Return the last line: whether a search can work, and what was not tried."""
+    """Return the last line: whether a search can work, and what was not proven."""
     if not can_search(findings):
         return CANNOT_SEARCH
-    not_tried = [finding.topic for finding in findings if not finding.proven]
-    if not not_tried or any(finding.topic == "live search" for finding in findings):
+    not_proven = [finding.topic for finding in findings if not finding.proven]
+    if not not_proven or any(finding.topic == LIVE_SEARCH for finding in findings):
         return CAN_SEARCH
     return (
-        f"A search can probably work. Not tried: {', '.join(not_tried)}. To try everything, run: "
+        f"A search can probably work. Not proven: {', '.join(not_proven)}. To try everything, run: "
         "gemini-cli-mcp doctor --live"
     )
 
@@ -90,12 +96,14 @@ def _format(finding: Finding, width: int) -> Text:
     text = Text(f"{finding.status:<{len(INDENT)}}", STATUS_STYLES[finding.status])
     message = f"{finding.topic}: {finding.message}"
     text.append("\n".join(_wrap(message, width, INDENT)).removeprefix(INDENT), "default")
-    if finding.fix:
+    if finding.fix and finding.fix_is_command:
         command, _, comment = finding.fix.partition("  # ")
         text.append(f"\n{INDENT}fix: ", "default").append(command, "bold default")
         if comment:
             continuation = f"{INDENT}     "
             text.append("\n" + "\n".join(_wrap(f"({comment})", width, continuation)), "default")
+    elif finding.fix:
+        text.append("\n" + "\n".join(_wrap(f"fix: {finding.fix}", width, INDENT)), "default")
     return text
 
 
@@ -111,4 +119,4 @@ def _wrap(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _width(console: Console) -> int:
-    return min(console.width, MAX_WIDTH)
+    return max(MIN_WIDTH, min(console.width, MAX_WIDTH))

@@ -1,5 +1,7 @@
 """Checks beyond the gemini CLI: our folder, stale servers, other providers, engines, network."""
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -12,6 +14,7 @@ from gemini_cli_mcp.errors import CliNotFound, ConfigError
 from gemini_cli_mcp.http_common.auth import TOKENS_VARIABLE, parse_tokens
 from gemini_cli_mcp.installation import extra_install_command
 from gemini_cli_mcp.providers.antigravity.binary import find_agy
+from gemini_cli_mcp.providers.gemini.api_route import is_valid_proxy, proxy_variable
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.variable_names import find_misspelt
 from gemini_cli_mcp.workspace import Workspace
@@ -27,6 +30,8 @@ def check_config_dir(settings: Settings) -> Iterator[Finding]:
         workspace.root()
     except ConfigError as error:
         fix = f"{shell_commands.set_variable('GEMINI_MCP_CONFIG_DIR')}  # a folder that you own"
+        if os.strerror(errno.ENOSPC) in error.message:
+            fix = f"{shell_commands.show_free_space(settings.config_dir)}  # then delete something"
         yield problem("folder", error.message, fix)
     else:
         exposed = workspace.accessible_to_others()
@@ -52,6 +57,17 @@ def check_variable_names(settings: Settings, environ: Mapping[str, str]) -> Iter
     """Look for misspelt variables, which have no effect."""
     for name, message in find_misspelt(environ, settings.engines.key_variables).items():
         yield note("variables", f"{name}: {message}", shell_commands.unset_variables([name]))
+
+
+def check_proxy(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Check that the CLI can use its proxy; with an unusable one, it fails without saying why."""
+    name = proxy_variable(environ)
+    if name and not is_valid_proxy(environ[name]):
+        yield problem(
+            "proxy",
+            f"{name} is not a proxy that gemini can use; expected a URL such as http://host:8080",
+            f"{shell_commands.unset_variables([name])}  # or correct it",
+        )
 
 
 def check_stale_servers(settings: Settings) -> Iterator[Finding]:
@@ -90,7 +106,7 @@ def check_antigravity(settings: Settings, environ: Mapping[str, str]) -> Finding
     try:
         path = find_agy(settings.agy_path, environ)
     except CliNotFound as error:
-        return problem("provider antigravity", error.message, error.next_step)
+        return problem("provider antigravity", error.message, error.next_step, is_command=False)
     return unproven(
         "provider antigravity", f"{path}; only a search can show whether it is signed in"
     )
@@ -141,7 +157,7 @@ def check_network(environ: Mapping[str, str]) -> Iterator[Finding]:
     try:
         tokens = parse_tokens(environ)
     except ConfigError as error:
-        yield problem("network", error.message, f"Correct {TOKENS_VARIABLE}.")
+        yield problem("network", error.message, shell_commands.set_variable(TOKENS_VARIABLE))
         return
     if tokens:
         count = pluralize(len(tokens), "token", "s")

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+LIVE_SEARCH = "live search"
+"""Topic of the search with `--live`."""
 UPGRADE_COMMAND = "npm install -g @google/gemini-cli@latest"
 
 Status = Literal["ok", "note", "problem"]
@@ -18,6 +20,8 @@ class Finding:
     topic: str
     message: str
     fix: str | None = None
+    fix_is_command: bool = True
+    """Whether the fix is a command to copy, not a sentence."""
     provider: str | None = None
     """The provider concerned, if any; one working provider is enough for a search."""
     proven: bool = True
@@ -25,6 +29,8 @@ class Finding:
 
     def to_json(self) -> dict[str, object]:
         fields: dict[str, object] = asdict(self)
+        if self.fix is None:
+            del fields["fix_is_command"]
         return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -36,7 +42,12 @@ class CheckStarted:
 
 
 def can_search(findings: Sequence[Finding]) -> bool:
-    """Return whether at least one provider, and everything that all providers need, works."""
+    """Return whether at least one provider, and everything that all providers need, works.
+
+    A search that worked is the best proof.
+    """
+    if any((finding.topic, finding.status) == (LIVE_SEARCH, "ok") for finding in findings):
+        return True
     problems = [finding for finding in findings if finding.status == "problem"]
     if any(finding.provider is None for finding in problems):
         return False
@@ -53,9 +64,14 @@ def unproven(topic: str, message: str) -> Finding:
     return Finding("ok", topic, message, proven=False)
 
 
-def note(topic: str, message: str, fix: str | None = None) -> Finding:
-    return Finding("note", topic, message, fix)
+def unproven_note(topic: str, message: str) -> Finding:
+    """Something worth knowing that prevented a proof."""
+    return Finding("note", topic, message, proven=False)
 
 
-def problem(topic: str, message: str, fix: str) -> Finding:
-    return Finding("problem", topic, message, fix)
+def note(topic: str, message: str, fix: str | None = None, *, is_command: bool = True) -> Finding:
+    return Finding("note", topic, message, fix, is_command)
+
+
+def problem(topic: str, message: str, fix: str, *, is_command: bool = True) -> Finding:
+    return Finding("problem", topic, message, fix, is_command)

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def _check_desktop_app_path(
         yield note(
             "desktop apps",
             f"their short PATH does not include {missing}; `install` configures its location",
-            f"{program} install claude-desktop  # or claude-code, cursor, vscode",
+            f"{program} install claude-desktop  # or another client",
         )
 
 
@@ -89,6 +90,7 @@ async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path
             "Node",
             "gemini needs Node, but there is no `node` on PATH",
             shell_commands.install_node(),
+            is_command=sys.platform != "linux",
         )
     try:
         env = {"PATH": child_path(binary, environ)}

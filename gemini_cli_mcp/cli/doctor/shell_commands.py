@@ -55,6 +55,13 @@ def show_free_space(path: Path, platform: str = sys.platform) -> str:
     return f"df -h {shlex.quote(str(path))}"
 
 
+def request_headers(url: str, platform: str = sys.platform) -> str:
+    """Show whether a server answers; in PowerShell, `curl` may be an alias of something else."""
+    if platform == "win32":
+        return f'curl.exe -I "{url}"'
+    return f"curl -I {shlex.quote(url)}"
+
+
 def set_clock(platform: str = sys.platform) -> str:
     """Set the clock from the network."""
     commands = {

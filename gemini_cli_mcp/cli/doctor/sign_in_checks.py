@@ -15,7 +15,9 @@ SIGN_IN_OPTIONS = (
     "`agy` CLI (GEMINI_MCP_PROVIDERS=antigravity). Google no longer accepts personal logins "
     "(free, AI Pro, AI Ultra) in the gemini CLI since June 2026."
 )
-PLACEHOLDERS = {"...", "your key", "your-key", "any", "x", ""}
+PLACEHOLDERS = {"...", "your key", "your-key", ""}
+GATEWAY_KEYS = {"any", "x"}
+"""Values that a gateway with its own base URL may accept; for Google they are placeholders."""
 
 
 def set_key_command() -> str:
@@ -39,8 +41,14 @@ def check_sign_in(environ: Mapping[str, str], *, is_official: bool) -> Iterator[
     sign_ins = available_sign_ins(environ)
     first = sign_ins[0]
     is_key = first.auth_type == "gemini-api-key" and not first.env_file
-    if is_key and environ["GEMINI_API_KEY"].strip().lower() in PLACEHOLDERS:
+    key = environ.get("GEMINI_API_KEY", "").strip() if is_key else ""
+    has_gateway = bool(environ.get("GOOGLE_GEMINI_BASE_URL"))
+    placeholders = PLACEHOLDERS if has_gateway else PLACEHOLDERS | GATEWAY_KEYS
+    if is_key and key.lower() in placeholders:
         yield problem("sign-in", "GEMINI_API_KEY is a placeholder, not a key", set_key_command())
+    elif not (key.isascii() and key.isprintable()) or " " in key:
+        message = "GEMINI_API_KEY contains a space or another character that no key has"
+        yield problem("sign-in", message, set_key_command())
     elif first.auth_type == "vertex-ai":
         names = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
         missing = [name for name in names if not environ.get(name)]
@@ -57,6 +65,7 @@ def check_sign_in(environ: Mapping[str, str], *, is_official: bool) -> Iterator[
             f"{settings_file} still selects a personal login, which outranks the key when you run "
             "`gemini` yourself. This server uses the key",
             'set in that file: "security": {"auth": {"selectedType": "gemini-api-key"}}',
+            is_command=False,
         )
 
 

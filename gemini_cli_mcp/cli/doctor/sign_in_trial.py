@@ -5,6 +5,7 @@ whether they work.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,20 +13,23 @@ from tempfile import TemporaryDirectory
 import anyio
 
 from gemini_cli_mcp.call_context import CallContext
-from gemini_cli_mcp.cli.doctor import models_request, shell_commands
-from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem
-from gemini_cli_mcp.cli.doctor.models_request import describe_route
+from gemini_cli_mcp.cli.doctor import shell_commands
+from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem, unproven_note
+from gemini_cli_mcp.cli.doctor.models_request import NotSupported, RouteFailed, request_models
 from gemini_cli_mcp.cli.doctor.sign_in_checks import SIGN_IN_OPTIONS, set_key_command
 from gemini_cli_mcp.errors import (
-    ConfigError,
     ConnectionFailed,
     GeminiMcpError,
+    ModelNotFound,
     NotSignedIn,
     RateLimited,
+    SignInMissing,
 )
+from gemini_cli_mcp.providers.gemini.api_route import ApiRoute, find_route, without_password
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary
 from gemini_cli_mcp.providers.gemini.home import is_model_alias
 from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
+from gemini_cli_mcp.providers.gemini.sign_ins import available_sign_ins
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.sanitize import redact
@@ -35,125 +39,179 @@ from gemini_cli_mcp.workspace import Workspace
 TRIAL_PROMPT = "Reply with the single word OK. Do not search."
 TRIAL_MODEL = "gemini-2.5-flash"
 """A full name: for an alias the CLI first asks another model, and retries that one for minutes."""
+RUN_SHARE = 0.8
+"""Share of the time limit for a run; the rest is for a request that shows why it failed."""
 MAX_CLOCK_ERROR = timedelta(hours=1)
 TOPIC = "sign-in"
 
 
-async def try_sign_in(
-    settings: Settings, binary: GeminiBinary, environ: Mapping[str, str], sign_in: str
-) -> list[Finding]:
-    """Try the sign-in that a search would use; `sign_in` is its description."""
-    reason = ""
-    if binary.is_official and environ.get("GEMINI_API_KEY"):
-        findings, reason = await try_key(settings, environ)
-        if findings:
-            return findings
-    finding = await _try_run(settings, binary, environ, sign_in)
-    if reason and finding.status == "problem":
-        finding = problem(TOPIC, f"{finding.message} ({reason})", finding.fix or "")
-    return [finding]
+@dataclass(frozen=True)
+class KeyTrial:
+    """What a request with the key has shown."""
+
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    """Without findings: why the request shows nothing."""
 
 
-async def try_key(settings: Settings, environ: Mapping[str, str]) -> tuple[list[Finding], str]:
-    """Try GEMINI_API_KEY; without findings, the second value says why it could not be tried."""
-    route = describe_route(environ)
-    seconds = settings.limits.sign_in_timeout
-    try:
-        with anyio.fail_after(seconds):
-            response = await models_request.request_models(environ, seconds)
-    except models_request.NotSupported as error:
-        return [], str(error)
-    except (models_request.ConnectionFailed, TimeoutError) as error:
-        reason = str(error) or f"no answer within {seconds:g} s"
-        return [_unreachable(environ, reason)], ""
-    clock = _check_clock(response.clock_error)
-    match response.status:
-        case 200:
-            finding = ok(TOPIC, f"GEMINI_API_KEY (not shown) was accepted by {route}")
-        case 429:
-            finding = note(TOPIC, f"GEMINI_API_KEY: {route} limits requests: {response.message}")
-        case 400 | 401:
-            message = f"GEMINI_API_KEY was refused by {route}: {response.message}"
-            finding = problem(TOPIC, message, set_key_command())
-        case 403:
-            message = f"access was denied (403) by {route}: {response.message}"
-            finding = problem(TOPIC, message, set_key_command())
-        case status if status >= 500:
-            message = f"{route} is failing ({status}): {response.message}"
-            finding = problem(TOPIC, message, "gemini-cli-mcp doctor  # try again later")
-        case status:  # a gateway without this endpoint
-            return [], f"{route} has no list of models ({status})"
-    return [finding, *clock], ""
+@dataclass(frozen=True)
+class RunTrial:
+    """What a run of the CLI has shown."""
+
+    finding: Finding
+    may_be_network: bool = False
+    """Whether the CLI reports a missing connection in the same way."""
 
 
-async def _try_run(
-    settings: Settings, binary: GeminiBinary, environ: Mapping[str, str], sign_in: str
-) -> Finding:
-    """Ask the CLI for one word."""
-    is_own_model = settings.model is not None and not is_model_alias(settings.model)
-    seconds = settings.limits.sign_in_timeout
-    with TemporaryDirectory() as folder:
-        changes = {
-            "config_dir": Path(folder) / "config",
-            "model": settings.model if is_own_model else TRIAL_MODEL,
-            "cli_path": str(binary.path),
-        }
-        settings = settings.model_copy(update=changes)
-        workspace = Workspace(settings.config_dir)
-        provider = GeminiCliProvider(
-            settings, workspace, environ, RunLimiter(1, 1), QuotaBreakers()
-        )
+class SignInTrial:
+    """Tries the sign-in that a search would use; one time limit applies to all steps together."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._seconds = settings.limits.sign_in_timeout
+        self._deadline: float | None = None
+        self._key_trial: KeyTrial | None = None
+        self._sign_ins = available_sign_ins(environ)
+        self._route = find_route(environ, self._sign_ins[0].auth_type)
+
+    async def try_sign_in(self, binary: GeminiBinary, sign_in: str) -> list[Finding]:
+        """Try it with the quickest proof; `sign_in` is its description."""
+        reason = ""
+        if binary.is_official and self._environ.get("GEMINI_API_KEY"):
+            key_trial = await self.try_key()
+            if key_trial.findings:
+                return list(key_trial.findings)
+            reason = key_trial.reason
+        run = await self._try_run(binary, sign_in)
+        finding = run.finding
+        if reason and finding.status == "problem":
+            finding = replace(finding, message=f"{finding.message} ({reason})")
+        if not binary.is_official:
+            return [finding]
         try:
-            with anyio.fail_after(seconds):
-                await provider.ask(TRIAL_PROMPT, CallContext())
-        except TimeoutError:
-            message = f"{sign_in}: gemini gave no answer within {seconds:g} s"
-            return problem(TOPIC, message, _network_fix(environ))
-        except GeminiMcpError as error:
-            return _failed_run(error, environ, settings, sign_in, is_own_model=is_own_model)
-        finally:
-            workspace.close()
-    if not binary.is_official:
-        message = (
-            "this CLI answered a short prompt; that says nothing about a key or login of yours"
+            with anyio.fail_after(self._remaining()):
+                response = await request_models(self._route, self._environ, self._seconds)
+        except RouteFailed as error:
+            return [_unreachable(self._route, str(error)) if run.may_be_network else finding]
+        except (NotSupported, TimeoutError):
+            return [finding]
+        return [finding, *_check_clock(response.clock_error)]
+
+    async def try_key(self) -> KeyTrial:
+        """Try GEMINI_API_KEY with a request to the API, once."""
+        if self._key_trial is None:
+            self._key_trial = await self._request_with_key()
+        return self._key_trial
+
+    async def _request_with_key(self) -> KeyTrial:
+        # The provider `api` has the same route: google-genai reads the same variable.
+        route = find_route(self._environ)
+        key = self._environ["GEMINI_API_KEY"].strip()
+        try:
+            with anyio.fail_after(self._remaining()):
+                response = await request_models(route, self._environ, self._seconds, key)
+        except NotSupported as error:
+            return KeyTrial(reason=str(error))
+        except (RouteFailed, TimeoutError) as error:
+            reason = str(error) or f"no answer within {self._seconds:g} s"
+            return KeyTrial((_unreachable(route, reason),))
+        match response.status:
+            case 200 if response.has_models:
+                finding = ok(TOPIC, f"GEMINI_API_KEY (not shown) was accepted by {route}")
+            case 429:
+                message = f"GEMINI_API_KEY: {route} limits requests: {response.message}"
+                finding = unproven_note(TOPIC, message)
+            case 400 | 401:
+                message = f"GEMINI_API_KEY was refused by {route}: {response.message}"
+                finding = problem(TOPIC, message, set_key_command())
+            case 403:
+                message = f"access was denied (403) by {route}: {response.message}"
+                finding = problem(TOPIC, message, set_key_command())
+            case status if status >= 500:
+                message = f"{route} is failing ({status}): {response.message}"
+                finding = problem(TOPIC, message, "gemini-cli-mcp doctor  # try again later")
+            case status:  # a gateway without this endpoint, or the login page of a network
+                return KeyTrial(reason=f"{route} returned no list of models (status {status})")
+        return KeyTrial((finding, *_check_clock(response.clock_error)))
+
+    async def _try_run(self, binary: GeminiBinary, sign_in: str) -> RunTrial:
+        """Ask the CLI for one word."""
+        settings = self._settings
+        is_own_model = settings.model is not None and not is_model_alias(settings.model)
+        with TemporaryDirectory() as folder:
+            changes = {
+                "config_dir": Path(folder) / "config",
+                "model": settings.model if is_own_model else TRIAL_MODEL,
+                "cli_path": str(binary.path),
+            }
+            settings = settings.model_copy(update=changes)
+            workspace = Workspace(settings.config_dir)
+            provider = GeminiCliProvider(
+                settings, workspace, self._environ, RunLimiter(1, 1), QuotaBreakers()
+            )
+            try:
+                with anyio.fail_after(self._remaining() - (1 - RUN_SHARE) * self._seconds):
+                    await provider.ask(TRIAL_PROMPT, CallContext())
+            except TimeoutError:
+                message = f"{sign_in}: gemini gave no answer within {self._seconds:g} s"
+                fix = _network_fix(self._route)
+                return RunTrial(problem(TOPIC, message, fix), may_be_network=True)
+            except ModelNotFound as error:
+                if is_own_model:
+                    return self._describe_failure(error, sign_in)
+                # Only an answer to an accepted sign-in can say that.
+                return RunTrial(ok(TOPIC, f"{sign_in}: Google accepted it"))
+            except GeminiMcpError as error:
+                return self._describe_failure(error, sign_in)
+            finally:
+                workspace.close()
+        if binary.is_official:
+            return RunTrial(ok(TOPIC, f"{sign_in}: gemini answered a short prompt"))
+        return RunTrial(
+            ok(
+                TOPIC,
+                "this CLI answered a short prompt; that says nothing about a key or login of yours",
+            )
         )
-        return ok(TOPIC, message)
-    return ok(TOPIC, f"{sign_in}: gemini answered a short prompt")
+
+    def _describe_failure(self, error: GeminiMcpError, sign_in: str) -> RunTrial:
+        message = f"{sign_in}: {redact(error.message, self._settings.secrets).rstrip('.')}."
+        first, last = self._sign_ins[0], self._sign_ins[-1]
+        match error:
+            case ConnectionFailed():
+                finding = _unreachable(self._route, "gemini could not connect")
+                return RunTrial(finding, may_be_network=True)
+            case NotSignedIn() if first.auth_type == "vertex-ai":
+                return RunTrial(problem(TOPIC, message, "gcloud auth application-default login"))
+            case NotSignedIn():
+                # The options are news for people whose login stopped working, or who have none.
+                options = "" if self._environ.get("GEMINI_API_KEY") else f" {SIGN_IN_OPTIONS}"
+                finding = problem(TOPIC, message + options, set_key_command())
+                # Without a network, the CLI does not find its login either.
+                is_login = isinstance(error, SignInMissing) and last.login_file is not None
+                return RunTrial(finding, may_be_network=is_login)
+            case RateLimited():
+                return RunTrial(unproven_note(TOPIC, message))
+            case _:
+                return RunTrial(problem(TOPIC, message, error.next_step, is_command=False))
+
+    def _remaining(self) -> float:
+        """Return the rest of the time limit, which starts with the first step."""
+        if self._deadline is None:
+            self._deadline = anyio.current_time() + self._seconds
+        return max(0.0, self._deadline - anyio.current_time())
 
 
-def _failed_run(
-    error: GeminiMcpError,
-    environ: Mapping[str, str],
-    settings: Settings,
-    sign_in: str,
-    *,
-    is_own_model: bool,
-) -> Finding:
-    message = f"{sign_in}: {redact(error.message, settings.secrets)}"
-    match error:
-        case ConnectionFailed():
-            return _unreachable(environ, "gemini could not connect")
-        case NotSignedIn():
-            # The options are news for people whose login stopped working, or who have none.
-            options = "" if environ.get("GEMINI_API_KEY") else f" {SIGN_IN_OPTIONS}"
-            return problem(TOPIC, message + options, set_key_command())
-        case RateLimited():
-            return note(TOPIC, message)
-        case ConfigError() if not is_own_model:
-            return ok(TOPIC, f"{sign_in}: Google accepted it")  # but does not offer TRIAL_MODEL
-        case _:
-            return problem(TOPIC, message, error.next_step)
+def _unreachable(route: ApiRoute, reason: str) -> Finding:
+    return problem(TOPIC, f"no connection to {route}: {reason}", _network_fix(route))
 
 
-def _unreachable(environ: Mapping[str, str], reason: str) -> Finding:
-    message = f"no connection to {describe_route(environ)}: {reason}"
-    return problem(TOPIC, message, _network_fix(environ))
-
-
-def _network_fix(environ: Mapping[str, str]) -> str:
-    if name := models_request.proxy_variable(environ):
-        return f"{shell_commands.unset_variables([name])}  # or correct it"
-    return f"curl -I {models_request.base_url(environ)}  # check the network until this works"
+def _network_fix(route: ApiRoute) -> str:
+    if route.proxy_variable:
+        return f"{shell_commands.unset_variables([route.proxy_variable])}  # or correct it"
+    command = shell_commands.request_headers(without_password(route.url))
+    return f"{command}  # check the network until this works"
 
 
 def _check_clock(clock_error: timedelta) -> Iterator[Finding]:

@@ -5,8 +5,10 @@ modulo 256, an empty answer with 0, a killed run with 0 and no `result` event, a
 sign-in with 41 and text on stderr only.
 """
 
+import json
 import re
 from collections.abc import Sequence
+from typing import cast
 
 from gemini_cli_mcp.errors import (
     CliNotFound,
@@ -14,7 +16,9 @@ from gemini_cli_mcp.errors import (
     ConnectionFailed,
     ExecutionFailed,
     GeminiMcpError,
+    ModelNotFound,
     NotSignedIn,
+    SignInMissing,
     TimedOut,
 )
 from gemini_cli_mcp.process.run import Completed
@@ -29,6 +33,7 @@ _KEY_REJECTED = re.compile(
 )
 _ACCESS_DENIED = re.compile(r"PERMISSION_DENIED|\b(?:code|status)\W{1,3}403\b")
 _NO_CONNECTION = re.compile(r"\bfetch failed\b")
+_NO_CLOUD_CREDENTIALS = re.compile(r"Could not load the default credentials")
 _API_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*+)"')
 _MODEL_NOT_FOUND = re.compile(r"ModelNotFoundError|models/\S+ is not found")
 _USAGE_ERROR = re.compile(
@@ -88,7 +93,9 @@ def classify_failure(
             pass
     if completed.exit_code != 0 or (events.result and events.result.failed):
         error_message = redact(_error_message(events), secrets)
-        return _classify_message(completed.exit_code or 0, error_message, completed.stderr, details)
+        return _classify_message(
+            completed.exit_code or 0, error_message, completed.stderr, details, secrets
+        )
     if events.is_stream and events.result is None:
         return ExecutionFailed("gemini exited before completing its answer.", details=details)
     if not events.text.strip():
@@ -97,7 +104,7 @@ def classify_failure(
 
 
 def _classify_message(
-    exit_code: int, error_message: str, stderr: str, details: str | None
+    exit_code: int, error_message: str, stderr: str, details: str | None, secrets: Sequence[str]
 ) -> GeminiMcpError:
     # stderr also reports searches that failed during the run and quotes their queries, so use it
     # only if the CLI reported no final error.
@@ -117,10 +124,19 @@ def _classify_message(
         )
     if exit_code == 173 or is_quota_error(text):
         return quota_error(text, details)
-    if exit_code in (41, 145, 147) or _KEY_REJECTED.search(text):
-        return NotSignedIn(_describe_rejection(exit_code, text), details=details)
+    if exit_code == 41:
+        return SignInMissing("gemini found no sign-in that it can use.", details=details)
+    if _NO_CLOUD_CREDENTIALS.search(text):
+        return SignInMissing(
+            "Vertex AI has no credentials on this machine.",
+            hint="Run `gcloud auth application-default login`, or set "
+            "GOOGLE_APPLICATION_CREDENTIALS to the path of a key file.",
+            details=details,
+        )
+    if exit_code in (145, 147) or _KEY_REJECTED.search(text):
+        return NotSignedIn(_describe_rejection(exit_code, text, secrets), details=details)
     if _MODEL_NOT_FOUND.search(text):
-        return ConfigError(
+        return ModelNotFound(
             "The Gemini API does not recognize the requested model.",
             hint="Set GEMINI_MODEL (and GEMINI_CORRECTION_MODEL) to a model that your key can use, "
             "or unset it.",
@@ -137,14 +153,23 @@ def _classify_message(
     return ExecutionFailed(_describe_exit(exit_code, error_message), details=details)
 
 
-def _describe_rejection(exit_code: int, text: str) -> str:
-    """Say whether there is no sign-in or Google rejected it, in the API's own words."""
-    if exit_code == 41:
-        return "gemini found no sign-in that it can use."
+def _describe_rejection(exit_code: int, text: str, secrets: Sequence[str]) -> str:
+    """Say whether Google refused the sign-in or denied access, in the API's own words."""
     is_denied = exit_code == 147 or _ACCESS_DENIED.search(text)
     verdict = "Google denied access (403)" if is_denied else "Google refused the sign-in"
-    match = _API_MESSAGE.search(text)
-    return f"{verdict}: {error_excerpt(match[1])}" if match else f"{verdict}."
+    message = _api_message(text)
+    return f"{verdict}: {error_excerpt(message, secrets)}" if message else f"{verdict}."
+
+
+def _api_message(text: str) -> str:
+    """Return the message of the API's error, which may be JSON inside other errors' messages."""
+    message = ""
+    while match := _API_MESSAGE.search(text):
+        try:
+            message = text = str(cast("object", json.loads(match[0].partition(":")[2])))
+        except ValueError:
+            return message or match[1]
+    return message
 
 
 def _describe_exit(exit_code: int, error_message: str) -> str:
