@@ -31,7 +31,6 @@ def test_commands_run_as_written(stub: Stub, block: Block) -> None:
         **stub.environ,
         "PATH": f"{ROOT}/.venv/bin{os.pathsep}{os.environ['PATH']}",
         "GEMINI_MCP_CLI_PATH": str(STUB),
-        "STUB_GEMINI_PACE": "0",
     }
     options = ["-n"] if block.needs else ["-euo", "pipefail"]
     completed = subprocess.run(

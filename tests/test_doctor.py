@@ -383,7 +383,10 @@ def run_fix(stub: Stub, fix: str) -> None:
 @pytest.fixture
 def user(stub: Stub, api: FakeApi) -> Stub:
     """A user with everything that a search needs; the CLI is the stub."""
-    stub.environ |= {"GOOGLE_GEMINI_BASE_URL": api.url, "STUB_API_URL": api.url}
+    stub.environ |= {
+        "GOOGLE_GEMINI_BASE_URL": api.url,
+        "STUB_API_URL": api.url,
+    }
     (stub.home / ".local/bin").mkdir(parents=True)
     (stub.home / ".local/bin/gemini").symlink_to(stub.environ.pop("GEMINI_MCP_CLI_PATH"))
     stub.environ["GEMINI_API_KEY"] = "a-secret-key"

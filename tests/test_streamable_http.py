@@ -503,6 +503,7 @@ def test_graceful_shutdown_waits_for_running_calls(stub: Stub) -> None:
         wait_until_not_listening(server)
         stub.open_gate()
         search.join()
+        server.process.wait(30)  # another signal while it exits would kill it
     assert "Blue." in search.reply
 
 

@@ -81,6 +81,7 @@ class Stub:
             "GEMINI_MCP_CLI_PATH": str(STUB),
             "GEMINI_MCP_CONFIG_DIR": str(self.config_dir),
             "STUB_GEMINI_DIR": str(self._runs),
+            "STUB_GEMINI_PACE": "0",  # the built-in scenarios pause for people who watch
         }
         self.limits = Limits()
         """Limits of the program in this process; tests may change them."""
@@ -95,6 +96,7 @@ class Stub:
         """Play the next turn in each run, and repeat the last one."""
         self._turns.write_text(json.dumps(turns), encoding="utf-8")
         self.environ["STUB_GEMINI_TURNS"] = str(self._turns)
+        self.environ["STUB_GEMINI_PACE"] = "1"
 
     def plays_scenario(self, *names: str) -> None:
         """Play the stub's built-in scenarios in the same way."""

@@ -9,7 +9,7 @@ from typing import cast
 
 import httpx2
 
-from gemini_cli_mcp.json_values import JsonObject, object_or_empty
+from gemini_cli_mcp.json_values import object_or_empty
 from gemini_cli_mcp.providers.gemini.api_route import ApiRoute
 from gemini_cli_mcp.sanitize import error_excerpt, secret_values
 
@@ -70,7 +70,7 @@ def _ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _parse_json(response: httpx2.Response) -> JsonObject:
+def _parse_json(response: httpx2.Response) -> Mapping[str, object]:
     try:
         return object_or_empty(cast("object", response.json()))
     except (ValueError, RecursionError):

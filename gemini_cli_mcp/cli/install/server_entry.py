@@ -92,12 +92,10 @@ def entry_variables(entry: Mapping[str, object]) -> Mapping[str, object]:
     return {**object_or_empty(nested.get("env")), **object_or_empty(entry.get("env"))}
 
 
-def entry_fields(entry: Mapping[str, object]) -> JsonObject:
+def entry_fields(entry: Mapping[str, object]) -> Mapping[str, object]:
     """Return what an update keeps of an entry: nothing that belongs to a remote server."""
-    fields = {name: value for name, value in entry.items() if name not in REMOTE_FIELDS}
-    if fields.get("type") != "stdio":
-        fields.pop("type", None)
-    return fields
+    dropped = REMOTE_FIELDS if entry.get("type") == "stdio" else REMOTE_FIELDS | {"type"}
+    return {name: value for name, value in entry.items() if name not in dropped}
 
 
 def build_entry_env(
