@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -27,7 +28,7 @@ def permanent_install_command() -> str:
 
 def extra_install_command(extra: str) -> str:
     """Return a command that adds an optional dependency to this installation."""
-    if (Path(sys.prefix) / "uv-receipt.toml").exists():  # by `uv tool install`, without pip
+    if is_temporary() or find_spec("pip") is None:  # uv's environments have no pip
         return f"uv tool install --force {shlex.quote(f'{_source()}[{extra}]')}"
     return f"{shlex.quote(sys.executable)} -m pip install '{DISTRIBUTION}[{extra}]'"
 

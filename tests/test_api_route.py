@@ -3,6 +3,7 @@
 import pytest
 
 from gemini_cli_mcp.providers.gemini.api_route import (
+    find_python_route,
     find_route,
     is_valid_proxy,
     proxy_variable,
@@ -73,6 +74,22 @@ def test_vertex_ai_has_its_own_servers(environ: dict[str, str], url: str) -> Non
     assert find_route(environ, "vertex-ai").url == url
 
 
+@pytest.mark.parametrize(
+    ("environ", "variable"),
+    [
+        ({"ALL_PROXY": PROXY}, "ALL_PROXY"),
+        ({"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, "ALL_PROXY"),
+        ({"HTTPS_PROXY": PROXY, "https_proxy": PROXY}, "https_proxy"),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "googleapis.com"}, None),
+        ({"HTTPS_PROXY": PROXY, "GOOGLE_GEMINI_BASE_URL": "http://gate.example"}, None),
+    ],
+)
+def test_google_genai_has_the_proxies_of_python(
+    environ: dict[str, str], variable: str | None
+) -> None:
+    assert find_python_route(environ).proxy_variable == variable
+
+
 def test_the_cli_prefers_https_proxy() -> None:
     environ = {"http_proxy": "a", "HTTP_PROXY": "b", "https_proxy": "c", "HTTPS_PROXY": "d"}
 
@@ -88,6 +105,9 @@ def test_the_cli_prefers_https_proxy() -> None:
         ("socks5://127.0.0.1:9", False),
         ("u:p@127.0.0.1:9", False),
         ("http://127.0.0.1:port", False),
+        ("http://proxy.example/", True),
+        ("http://proxy.example/path", False),
+        ("http://proxy.example?x", False),
         ("http://", False),
         ("http://[::1", False),
     ],

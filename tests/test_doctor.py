@@ -674,7 +674,7 @@ def test_a_trial_without_an_answer_ends_in_time(user: Stub, api: FakeApi) -> Non
     assert "no answer within 0.2 s" in by_topic["sign-in"]["message"]
     assert "no answer within 0.2 s" in by_topic["provider api"]["message"]
     assert requests == 1  # both providers use the same key
-    assert "gemini gave no answer within 0.2 s" in finding["message"]
+    assert "gemini gave no answer within 0.16 s" in finding["message"]
 
 
 @pytest.mark.parametrize(("hours", "direction"), [(-24, "ahead"), (24, "behind")])
@@ -702,6 +702,19 @@ def test_a_time_without_a_zone_is_utc(date: str) -> None:
 
     difference = models_request._clock_error(response) - models_request._clock_error(with_zone)
     assert abs(difference) < timedelta(minutes=5)
+
+
+def test_each_provider_is_tried_along_its_own_route(user: Stub, api: FakeApi) -> None:
+    """Only the CLI ignores ALL_PROXY."""
+    install_fake_official_cli(user)
+    user.environ |= {"GEMINI_MCP_PROVIDERS": "gemini,api", "ALL_PROXY": "http://127.0.0.1:9"}
+
+    code, findings = doctor(user)
+
+    by_topic = {finding["topic"]: finding for finding in findings}
+    assert (code, by_topic["sign-in"]["status"]) == (0, "ok")
+    assert by_topic["provider api"]["status"] == "problem"
+    assert "via the proxy http://127.0.0.1:9 (ALL_PROXY)" in by_topic["provider api"]["message"]
 
 
 def test_an_answer_without_models_is_not_a_proof(user: Stub, api: FakeApi) -> None:

@@ -338,6 +338,17 @@ def test_a_file_of_another_user_keeps_its_owner(stub: Stub) -> None:
     assert [(file.stat().st_uid, file.stat().st_gid) for file in files] == [(1234, 1234)] * 2
 
 
+def test_a_foreign_group_does_not_prevent_a_change(stub: Stub, mocker: MockerFixture) -> None:
+    """Root is in every group, so the refusal is simulated."""
+    path = write_config(stub, "{}")
+    chown = mocker.patch("os.chown", side_effect=PermissionError(1, "Operation not permitted"))
+    status = path.stat()
+    other_group = os.stat_result((*status[:5], status.st_gid + 1, *status[6:]))
+    config_file._set_owner(path, other_group)
+
+    chown.assert_called_once_with(path, -1, status.st_gid + 1)
+
+
 def test_a_file_that_this_user_cannot_write_is_not_replaced(
     stub: Stub, mocker: MockerFixture
 ) -> None:
@@ -388,12 +399,12 @@ def test_a_file_with_a_secret_becomes_private(stub: Stub, variable: str) -> None
     engines = stub.home / "engines.json"
     engines.write_text(json.dumps(ENGINES))
     path = write_config(stub, "{}")
-    path.chmod(0o644)
+    path.chmod(0o640)
     arguments = ("--env", f"GEMINI_MCP_WEB_SEARCH={engines}", "--env", variable)
 
     written = install(stub, "cursor", *arguments)
     mode = path.stat().st_mode & 0o777
-    path.chmod(0o644)
+    path.chmod(0o640)
     repeated = install(stub, "cursor", *arguments)
 
     name = variable.partition("=")[0]
@@ -460,6 +471,8 @@ def test_a_foreign_entry_is_only_replaced_or_removed_by_force(stub: Stub, foreig
         {"command": "uvx", "args": ["--from", "gemini-cli-research-mcp[api]", "gemini-cli-mcp"]},
         {"command": "uvx", "args": ["gemini-cli-research-mcp>=1.0"]},
         {"command": "uv", "args": ["run", "--directory", "/x", "gemini-cli-mcp", "serve"]},
+        {"command": "uv", "args": ["--directory", "/x", "run", "gemini-cli-mcp"]},
+        {"command": "uvx", "args": ["--from=gemini-cli-research-mcp", "gemini-cli-mcp"]},
         {"command": "C:\\tools\\GEMINI-CLI-MCP.EXE"},
         {"command": {"path": "/x/gemini-cli-mcp", "args": ["serve"]}},
     ],
@@ -474,6 +487,9 @@ def test_entries_of_this_program_are_recognized(entry: dict[str, Any]) -> None:
         {"command": "cat", "args": ["gemini_cli_mcp"]},
         {"command": "uvx", "args": ["--with", "gemini-cli-research-mcp", "other-server"]},
         {"command": "uvx", "args": ["gemini-cli-mcp"]},
+        {"command": "uv", "args": ["run", "--with", "gemini-cli-mcp", "gemini-cli-mcp"]},
+        {"command": "uv", "args": ["tool", "run", "gemini-cli-mcp"]},
+        {"command": "docker", "args": ["run", "--name", "gemini-cli-research-mcp", "image"]},
         {"url": "https://example.com/gemini-cli-mcp"},
     ],
 )
@@ -559,6 +575,43 @@ def test_a_configured_gemini_is_kept_while_it_exists(stub: Stub) -> None:
 def path_entry(gemini: Path) -> str:
     entry = {"command": SERVER_NAME, "env": {"GEMINI_MCP_CLI_PATH": str(gemini)}}
     return json.dumps({"mcpServers": {SERVER_NAME: entry}})
+
+
+def test_an_outdated_path_in_the_entry_does_not_hide_a_new_gemini(stub: Stub) -> None:
+    gemini = make_executable(stub.home / "bin/gemini")
+    del stub.environ["GEMINI_MCP_CLI_PATH"]
+    stub.environ["PATH"] = str(gemini.parent)
+    env = {"GEMINI_MCP_CLI_PATH": "/nowhere/gemini", "PATH": "/nowhere"}
+    entry = {"command": SERVER_NAME, "env": env}
+    write_config(stub, json.dumps({"mcpServers": {SERVER_NAME: entry}}))
+
+    completed = install(stub, "cursor")
+
+    assert "Missing: gemini" not in completed.stderr
+    assert read_entry(stub, "cursor")["env"]["GEMINI_MCP_CLI_PATH"] == str(gemini)
+
+
+def test_values_that_the_client_fills_in_are_kept(stub: Stub) -> None:
+    env = {"GEMINI_MCP_TIMEOUT": "${input:timeout}", "HTTPS_PROXY": None, "GEMINI_MCP_QUEUE": 5}
+    entry = {"command": SERVER_NAME, "env": env}
+    write_config(stub, json.dumps({"servers": {SERVER_NAME: entry}}), "vscode")
+
+    first, second = install(stub, "vscode"), install(stub, "vscode")
+
+    assert (first.returncode, env.items() <= read_entry(stub, "vscode")["env"].items()) == (0, True)
+    assert "already configured" in second.stderr
+
+
+def test_an_invalid_old_value_is_reported_with_its_file(stub: Stub) -> None:
+    entry = {"command": SERVER_NAME, "env": {"GEMINI_MCP_TIMEOUT": "soon"}}
+    path = write_config(stub, json.dumps({"mcpServers": {SERVER_NAME: entry}}))
+
+    refused = install(stub, "cursor")
+    corrected = install(stub, "cursor", "--env", "GEMINI_MCP_TIMEOUT=60")
+
+    assert "GEMINI_MCP_TIMEOUT='soon'" in refused.stderr
+    assert f"Correct it in {path}, or pass --env NAME=VALUE." in refused.stderr
+    assert corrected.returncode == 0
 
 
 def test_a_bare_name_is_looked_up_and_written_as_a_path(stub: Stub) -> None:
@@ -738,11 +791,10 @@ def test_an_installation_in_uvs_cache_is_not_permanent(stub: Stub, mocker: Mocke
     assert f"`uv tool install {ROOT}`, then" in install(stub, "cursor").stderr
 
 
-def test_commands_to_install_match_the_installation(tmp_path: Path, mocker: MockerFixture) -> None:
+def test_commands_to_install_match_the_installation(mocker: MockerFixture) -> None:
     from_index = mocker.patch.object(installation, "distribution", side_effect=PackageNotFoundError)
-    mocker.patch("sys.prefix", str(tmp_path))
     with_pip = installation.extra_install_command("api")
-    (tmp_path / "uv-receipt.toml").touch()
+    mocker.patch.object(installation, "find_spec", return_value=None)
     with_uv = installation.extra_install_command("api")
     mocker.stop(from_index)
 

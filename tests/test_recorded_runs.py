@@ -78,6 +78,14 @@ def test_the_api_is_quoted_in_its_own_words_however_deep_they_are() -> None:
         assert error.message == "Google refused the sign-in: Not “valid”, [redacted]."
 
 
+def test_a_message_with_an_invalid_escape_is_quoted_as_it_is() -> None:
+    message = r'{"error": {"code": 401, "message": "bad \q escape"}}'
+
+    error = classify_failure(*failed_run(message))
+
+    assert error and error.message == r"Google refused the sign-in: bad \q escape"
+
+
 def test_vertex_ai_without_credentials_is_a_missing_sign_in() -> None:
     message = "[API Error: Could not load the default credentials. Browse to https://x.example.]"
 

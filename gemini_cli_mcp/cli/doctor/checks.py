@@ -136,7 +136,7 @@ async def _check_other_providers(
     if "api" in settings.providers:
         findings = [environment_checks.check_api(environ)]
         if environ.get("GEMINI_API_KEY") and trial and not _has_problem(findings):
-            tried = (await trial.try_key()).findings
+            tried = (await trial.try_key_of_api()).findings
             findings = [replace(finding, topic="provider api") for finding in tried] or findings
         for finding in findings:
             yield replace(finding, provider="api")

@@ -36,13 +36,22 @@ class NotSupported(Exception):
 
 
 async def request_models(
-    route: ApiRoute, environ: Mapping[str, str], timeout: float, key: str | None = None
+    route: ApiRoute,
+    environ: Mapping[str, str],
+    timeout: float,
+    key: str | None = None,
+    *,
+    from_python: bool = False,
 ) -> ModelsResponse:
-    """Request one model along the route that the CLI uses; without a key, only to get an answer."""
+    """Request one model as the CLI or, `from_python`, google-genai does: same route, same trust.
+
+    Without a key, only to get an answer.
+    """
     headers = {"x-goog-api-key": key} if key else {}
     try:
+        context = httpx2.create_ssl_context() if from_python else _node_ssl_context(environ)
         async with httpx2.AsyncClient(
-            verify=_ssl_context(environ), proxy=route.proxy, trust_env=False, timeout=timeout
+            verify=context, proxy=route.proxy, trust_env=False, timeout=timeout
         ) as client:
             response = await client.get(f"{route.url}/v1beta/models?pageSize=1", headers=headers)
     except httpx2.TransportError as error:
@@ -62,7 +71,7 @@ async def request_models(
     )
 
 
-def _ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext:
+def _node_ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     """Return a context that trusts what Node trusts: NODE_EXTRA_CA_CERTS, but not SSL_CERT_FILE."""
     context = httpx2.create_ssl_context(trust_env=False)
     if extra := environ.get("NODE_EXTRA_CA_CERTS"):

@@ -25,7 +25,12 @@ from gemini_cli_mcp.errors import (
     RateLimited,
     SignInMissing,
 )
-from gemini_cli_mcp.providers.gemini.api_route import ApiRoute, find_route, without_password
+from gemini_cli_mcp.providers.gemini.api_route import (
+    ApiRoute,
+    find_python_route,
+    find_route,
+    without_password,
+)
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary
 from gemini_cli_mcp.providers.gemini.home import is_model_alias
 from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
@@ -41,6 +46,8 @@ TRIAL_MODEL = "gemini-2.5-flash"
 """A full name: for an alias the CLI first asks another model, and retries that one for minutes."""
 RUN_SHARE = 0.8
 """Share of the time limit for a run; the rest is for a request that shows why it failed."""
+CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS")
+"""Variables that only Python, or only Node, reads."""
 MAX_CLOCK_ERROR = timedelta(hours=1)
 TOPIC = "sign-in"
 
@@ -79,10 +86,11 @@ class SignInTrial:
         """Try it with the quickest proof; `sign_in` is its description."""
         reason = ""
         if binary.is_official and self._environ.get("GEMINI_API_KEY"):
-            key_trial = await self.try_key()
-            if key_trial.findings:
-                return list(key_trial.findings)
-            reason = key_trial.reason
+            trial = await self._request_with_key(self._route, self._remaining(), from_python=False)
+            self._key_trial = trial
+            if trial.findings:
+                return list(trial.findings)
+            reason = trial.reason
         run = await self._try_run(binary, sign_in)
         finding = run.finding
         if reason and finding.status == "problem":
@@ -98,23 +106,27 @@ class SignInTrial:
             return [finding]
         return [finding, *_check_clock(response.clock_error)]
 
-    async def try_key(self) -> KeyTrial:
-        """Try GEMINI_API_KEY with a request to the API, once."""
-        if self._key_trial is None:
-            self._key_trial = await self._request_with_key()
-        return self._key_trial
+    async def try_key_of_api(self) -> KeyTrial:
+        """Try GEMINI_API_KEY as the provider `api` uses it."""
+        route = find_python_route(self._environ)
+        own_certificates = any(self._environ.get(name) for name in CERTIFICATE_VARIABLES)
+        if self._key_trial and route == self._route and not own_certificates:
+            return self._key_trial  # the CLI's request was the same
+        return await self._request_with_key(route, self._seconds, from_python=True)
 
-    async def _request_with_key(self) -> KeyTrial:
-        # The provider `api` has the same route: google-genai reads the same variable.
-        route = find_route(self._environ)
+    async def _request_with_key(
+        self, route: ApiRoute, seconds: float, *, from_python: bool
+    ) -> KeyTrial:
         key = self._environ["GEMINI_API_KEY"].strip()
         try:
-            with anyio.fail_after(self._remaining()):
-                response = await request_models(route, self._environ, self._seconds, key)
+            with anyio.fail_after(seconds):
+                response = await request_models(
+                    route, self._environ, seconds, key, from_python=from_python
+                )
         except NotSupported as error:
             return KeyTrial(reason=str(error))
         except (RouteFailed, TimeoutError) as error:
-            reason = str(error) or f"no answer within {self._seconds:g} s"
+            reason = str(error) or f"no answer within {seconds:.2g} s"
             return KeyTrial((_unreachable(route, reason),))
         match response.status:
             case 200 if response.has_models:
@@ -150,11 +162,12 @@ class SignInTrial:
             provider = GeminiCliProvider(
                 settings, workspace, self._environ, RunLimiter(1, 1), QuotaBreakers()
             )
+            seconds = max(0.0, self._remaining() - (1 - RUN_SHARE) * self._seconds)
             try:
-                with anyio.fail_after(self._remaining() - (1 - RUN_SHARE) * self._seconds):
+                with anyio.fail_after(seconds):
                     await provider.ask(TRIAL_PROMPT, CallContext())
             except TimeoutError:
-                message = f"{sign_in}: gemini gave no answer within {self._seconds:g} s"
+                message = f"{sign_in}: gemini gave no answer within {seconds:.2g} s"
                 fix = _network_fix(self._route)
                 return RunTrial(problem(TOPIC, message, fix), may_be_network=True)
             except ModelNotFound as error:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import cast
@@ -19,6 +19,7 @@ from gemini_cli_mcp.cli.install.server_entry import (
     read_entry_settings,
     server_entry,
     starts_this_program,
+    variable_values,
 )
 from gemini_cli_mcp.cli.options import Options
 from gemini_cli_mcp.errors import CliNotFound, ConfigError, GeminiMcpError
@@ -67,7 +68,7 @@ def _print_entry(
     client: ClientConfig, path: Path, environ: Mapping[str, str], options: Options
 ) -> int:
     env = build_entry_env(environ, options.env, {})
-    read_entry_settings(environ, options.env, env)
+    read_entry_settings(environ, options.env, variable_values(env))
     content = {client.key: {SERVER_NAME: server_entry(client, env)}}
     _print(f"Add this to {path} ({client.title}):")
     # Clients read UTF-8, whatever the encoding of this terminal is.
@@ -96,31 +97,44 @@ def _install(
         raise _foreign_entry(config, "Add --force to replace it.")
     old_entry = config.entry if is_ours else dict[str, object]()
     env = build_entry_env(environ, options.env, entry_variables(old_entry))
-    settings = read_entry_settings(environ, options.env, env)
+    values = variable_values(env)
+    try:
+        settings = read_entry_settings(environ, options.env, values)
+    except ConfigError as error:
+        hint = f"Correct it in {config.path}, or pass --env NAME=VALUE."
+        raise ConfigError(error.message, hint=hint) from None
     entry = {**entry_fields(old_entry), **server_entry(client, env)}
-    secrets = [name for name, value in env.items() if _is_secret(name, value, settings)]
-    if config.has_entry and entry == config.entry:
-        _print(f"{SERVER_NAME} is already configured in {client.title}: {config.path}")
-        if secrets and config.make_private():
-            _print(f"  It contains {', '.join(secrets)}; now only you can read it (mode 0600).")
-    else:
-        copy = config.set_entry(entry, private=bool(secrets))
-        verb = "Updated" if is_ours else "Replaced" if config.has_entry else "Added"
-        _print(f"{verb} {SERVER_NAME} in {client.title}: {config.path}")
-        if copy:
-            _print(f"  The file as it was: {copy}")
-        if secrets:
-            _print(f"  It contains {', '.join(secrets)}, so only you can read it (mode 0600).")
+    secrets = [name for name, value in values.items() if _is_secret(name, value, settings)]
+    _write_entry(client, config, entry, secrets)
     if options.project:
         _print("  It contains paths of this machine; do not share it with other people.")
     if entry.get("disabled") is True or entry.get("enabled") is False:
         _print(f"Missing: the entry is disabled; enable it in {client.title}.")
-    for problem in _missing(client, settings, env, environ, options):
+    for problem in _missing(client, settings, values, environ, options):
         _print(f"Missing: {problem}")
     _print(f"Next: {client.next_step}")
     if options.project and client.project_step:
         _print(client.project_step)
     return 0
+
+
+def _write_entry(
+    client: ClientConfig, config: ConfigFile, entry: Mapping[str, object], secrets: Sequence[str]
+) -> None:
+    """Write the entry unless it is there already, and say what was done."""
+    if config.has_entry and entry == config.entry:
+        _print(f"{SERVER_NAME} is already configured in {client.title}: {config.path}")
+        if secrets and config.make_private():
+            _print(f"  It contains {', '.join(secrets)}; now only you can read it (mode 0600).")
+        return
+    copy = config.set_entry(entry, private=bool(secrets))
+    verb = "Replaced" if config.has_entry else "Added"
+    verb = "Updated" if starts_this_program(config.entry) else verb
+    _print(f"{verb} {SERVER_NAME} in {client.title}: {config.path}")
+    if copy:
+        _print(f"  The file as it was: {copy}")
+    if secrets:
+        _print(f"  It contains {', '.join(secrets)}, so only you can read it (mode 0600).")
 
 
 def _is_secret(name: str, value: str, settings: Settings) -> bool:

@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -198,9 +199,14 @@ def _write_copy(target: Path, original: bytes, status: os.stat_result) -> Path:
 
 def _set_owner(path: Path, status: os.stat_result) -> None:
     """Let the file belong to the user it belonged to before, also when run with sudo."""
+    if sys.platform == "win32":
+        return
     new = path.stat()
-    if sys.platform != "win32" and (new.st_uid, new.st_gid) != (status.st_uid, status.st_gid):
+    if new.st_uid != status.st_uid:
         os.chown(path, status.st_uid, status.st_gid)
+    elif new.st_gid != status.st_gid:
+        with suppress(PermissionError):  # a group that this user is not in
+            os.chown(path, -1, status.st_gid)
 
 
 def _not_changed(path: Path, reason: str, *, hint: str | None = None) -> ConfigError:

@@ -39,7 +39,8 @@ PATH_VARIABLES = {
 """Variables whose paths are made absolute: a client may start us in any folder."""
 REMOTE_FIELDS = {"url", "serverUrl", "httpUrl", "headers"}
 """Fields of an entry that points to a server by its URL; ours starts a program."""
-_REQUIREMENT_NAME = re.compile(r"[\w.-]*")
+INSTALLERS = {"uv", "uvx", "pipx"}
+"""Programs that install a package and start it."""
 
 
 def server_entry(client: ClientConfig, entry_env: Mapping[str, object]) -> JsonObject:
@@ -71,19 +72,14 @@ def starts_this_program(entry: Mapping[str, object]) -> bool:
     name = str(command).replace("\\", "/").rpartition("/")[2].lower().removesuffix(".exe")
     if name in PROGRAM_NAMES or ("-m", MODULE) in pairwise(words):
         return True
-    if name == "uv" and words[:1] == ["run"]:
-        return bool(set(PROGRAM_NAMES) & set(words))
-    # With `uvx`, only our distribution: a package called like our command is not ours.
-    requirements = [
-        word for option, word in pairwise(["", *words]) if option not in ("--with", "-w")
-    ]
-    return any(_requirement_name(word) == DISTRIBUTION for word in requirements)
-
-
-def _requirement_name(requirement: str) -> str:
-    """Return the name in a requirement such as `name[extra]>=1.0`."""
-    match = _REQUIREMENT_NAME.match(requirement)
-    return match[0] if match else ""
+    if name not in INSTALLERS:
+        return False
+    added = {word for option, word in pairwise(words) if option in ("--with", "-w")}
+    # A package called like our command is not ours, unless `uv run` takes it from a project.
+    if name == "uv" and "run" in words and "tool" not in words:
+        return bool(set(PROGRAM_NAMES) & set(words)) and PROGRAM_NAMES[0] not in added
+    requirements = {word.removeprefix("--from=") for word in words} - added
+    return any(re.match(DISTRIBUTION + r"(?![\w.-])", word) for word in requirements)
 
 
 def entry_variables(entry: Mapping[str, object]) -> Mapping[str, object]:
@@ -100,38 +96,44 @@ def entry_fields(entry: Mapping[str, object]) -> Mapping[str, object]:
 
 def build_entry_env(
     environ: Mapping[str, str], variables: Sequence[str], old: Mapping[str, object]
-) -> dict[str, str]:
+) -> dict[str, object]:
     """Return the variables of the entry: the old ones, those that the user names, and our paths.
 
     A gemini that was configured before is kept while it can be used.
     """
-    given = _parse_variables(environ, variables)
-    values = {name: str(value) for name, value in old.items()} | given
-    candidates = [values.get(CLI_PATH)]
-    if CLI_PATH not in given:
-        candidates.append(environ.get(CLI_PATH) or "gemini")
-    combined = {**environ, **values}
-    if AGY_PATH in given:
+    new = _parse_variables(environ, variables)
+    old_values = variable_values(old)
+    # The PATH of this terminal, not of the old entry, which may be outdated.
+    combined = {**environ, **new}
+    if AGY_PATH in new:
         with suppress(CliNotFound):
-            values[AGY_PATH] = str(find_agy(given[AGY_PATH], combined))
+            new[AGY_PATH] = str(find_agy(new[AGY_PATH], combined))
+    candidates = [new.get(CLI_PATH)]
+    if CLI_PATH not in new:
+        candidates = [old_values.get(CLI_PATH), environ.get(CLI_PATH, "").strip() or "gemini"]
     for candidate in filter(None, candidates):
         with suppress(CliNotFound):
             binary = find_gemini(candidate, combined)
-            values[CLI_PATH] = str(binary.path)
-            if "PATH" not in given:
-                values |= _path_to_node(binary, combined, values)
+            new[CLI_PATH] = str(binary.path)
+            if "PATH" not in new:
+                new |= _path_to_node(binary, combined, old_values.get("PATH"))
             break
-    for name in {*given, CLI_PATH, "PATH"} & values.keys():
-        if not values[name].isprintable():
+    for name, value in new.items():
+        if not value.isprintable():
             raise InvalidInput(f"{name}: the value contains characters that are not text.")
-    return values
+    return {**old, **new}
+
+
+def variable_values(env: Mapping[str, object]) -> dict[str, str]:
+    """Return the variables that have a value; clients also allow numbers and null."""
+    return {name: str(value) for name, value in env.items() if value is not None}
 
 
 def _path_to_node(
-    binary: GeminiBinary, environ: Mapping[str, str], values: Mapping[str, str]
+    binary: GeminiBinary, environ: Mapping[str, str], old_path: str | None
 ) -> dict[str, str]:
     """Return a PATH if the client would not find the Node that gemini needs."""
-    path = values.get("PATH") or DESKTOP_APP_PATH
+    path = old_path or DESKTOP_APP_PATH
     node = find_node(binary, environ)
     if not node or find_node(binary, {**desktop_app_environ(environ), "PATH": path}):
         return {}
@@ -145,7 +147,9 @@ def read_entry_settings(
 
     Report an invalid value or a misspelt name now: the client would fail silently.
     """
-    settings = Settings.from_env({"HOME": environ.get("HOME", ""), **values})
+    # The client itself fills in values such as `${input:key}`.
+    known = {name: value for name, value in values.items() if "${" not in value}
+    settings = Settings.from_env({"HOME": environ.get("HOME", ""), **known})
     names = [assignment.partition("=")[0] for assignment in variables]
     for name, message in find_misspelt(names, settings.engines.key_variables).items():
         raise InvalidInput(f"--env {name}: {message}", hint="Correct the name.")

@@ -41,6 +41,27 @@ def find_route(environ: Mapping[str, str], auth_type: str | None = None) -> ApiR
     return replace(route, proxy=environ[name].strip(), proxy_variable=name)
 
 
+def find_python_route(environ: Mapping[str, str]) -> ApiRoute:
+    """Return the route of google-genai, which chooses its proxy like most Python programs."""
+    route = find_route({**environ, **dict.fromkeys(PROXY_VARIABLES, "")})
+    parts = urlsplit(route.url)
+    names = (f"{parts.scheme}_proxy", f"{parts.scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
+    name = next((name for name in names if environ.get(name)), None)
+    excluded = [rule.strip() for rule in _first(environ, "no_proxy", "NO_PROXY").split(",")]
+    host = (parts.hostname or "").lower()
+    is_excluded = any(
+        rule == "*" or host == rule or host.endswith(f".{rule.lstrip('*.')}")
+        for rule in filter(None, excluded)
+    )
+    if name is None or is_excluded:
+        return route
+    return replace(route, proxy=environ[name].strip(), proxy_variable=name)
+
+
+def _first(environ: Mapping[str, str], *names: str) -> str:
+    return next((environ[name] for name in names if environ.get(name)), "")
+
+
 def proxy_variable(environ: Mapping[str, str]) -> str | None:
     """Return the name of the variable that the CLI takes its proxy from, if any."""
     return next((name for name in PROXY_VARIABLES if environ.get(name)), None)
@@ -50,9 +71,11 @@ def is_valid_proxy(proxy: str) -> bool:
     """Return whether the CLI can use this proxy; with any other it does not even start."""
     try:
         parts = urlsplit(proxy.strip())
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        has_server = bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+    is_bare = parts.path in ("", "/") and not parts.query
+    return has_server and is_bare and parts.scheme in ("http", "https")
 
 
 def without_password(url: str) -> str:
