@@ -81,7 +81,9 @@ def test_vertex_ai_has_its_own_servers(environ: dict[str, str], url: str) -> Non
         ({"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, "ALL_PROXY"),
         ({"HTTPS_PROXY": PROXY, "https_proxy": PROXY}, "https_proxy"),
         ({"HTTPS_PROXY": PROXY, "NO_PROXY": "googleapis.com"}, None),
+        ({"HTTPS_PROXY": PROXY, "NO_PROXY": "gleapis.com"}, "HTTPS_PROXY"),
         ({"HTTPS_PROXY": PROXY, "GOOGLE_GEMINI_BASE_URL": "http://gate.example"}, None),
+        ({"ALL_PROXY": PROXY, "GOOGLE_GEMINI_BASE_URL": "http://[x"}, "ALL_PROXY"),
     ],
 )
 def test_google_genai_has_the_proxies_of_python(

@@ -24,7 +24,7 @@ from gemini_cli_mcp.cli.doctor.findings import LIVE_SEARCH, can_search, ok, prob
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.workspace import LOCK_CONTENT, LOCK_FILE
 from tests.support import REAL_CLI, STUB, Result, Stub, command, fake_gemini
-from tests.support.binaries import install_official_cli
+from tests.support.binaries import install_official_cli, make_executable
 from tests.support.cli import run_command
 from tests.support.fake_api import FakeApi
 from tests.support.matrix import needs_real_cli
@@ -38,6 +38,12 @@ def doctor(stub: Stub, *arguments: str) -> tuple[int, list[Result]]:
     report = json.loads(completed.stdout)
     assert report["ok"] is (completed.returncode == 0)
     return completed.returncode, report["findings"]
+
+
+def only(findings: list[Result], topic: str) -> Result:
+    """Return the only finding about this topic."""
+    [finding] = [finding for finding in findings if finding["topic"] == topic]
+    return finding
 
 
 def set_variables(**variables: str) -> Change:
@@ -167,7 +173,9 @@ SETUPS: dict[str, BrokenSetup] = {
         "chmod +x",
     ),
     "outdated CLI": BrokenSetup(install_outdated_cli, "gemini CLI", "too old", "@latest"),
-    "no Node": BrokenSetup(hide_node, "Node", "no `node`", "install Node 20", USE_WORKING_CLI),
+    "no Node": BrokenSetup(
+        hide_node, "Node", "no `node`", shell_commands.install_node(), USE_WORKING_CLI
+    ),
     "outdated Node": BrokenSetup(
         install_outdated_node, "Node", "v18.1.0", "export PATH=", USE_WORKING_CLI
     ),
@@ -344,6 +352,19 @@ SETUPS: dict[str, BrokenSetup] = {
         "configuration",
         "GEMINI_MCP_CONFIG_DIR",
         "unset GEMINI_MCP_CONFIG_DIR",
+    ),
+    "placeholder key for the API": BrokenSetup(
+        set_variables(GEMINI_MCP_PROVIDERS="api", GEMINI_API_KEY="..."),
+        "provider api",
+        "a placeholder",
+        "export GEMINI_API_KEY=",
+    ),
+    "invalid base URL for the API": BrokenSetup(
+        set_variables(GEMINI_MCP_PROVIDERS="api", GOOGLE_GEMINI_BASE_URL="http://[x"),
+        "provider api",
+        "no connection to http://[x (GOOGLE_GEMINI_BASE_URL)",
+        "curl -I 'http://[x'",
+        restore_base_url,
     ),
     "antigravity without agy": BrokenSetup(
         set_variables(GEMINI_MCP_PROVIDERS="antigravity"),
@@ -611,7 +632,7 @@ def test_a_rejected_key_is_reported_in_the_words_of_the_api(
 
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"]) == (1, "problem")
     assert verdict in finding["message"] and message in finding["message"]
     assert api.url in finding["message"]
@@ -628,7 +649,7 @@ def test_a_rejected_key_in_a_file_is_found_by_a_run_of_the_cli(
 
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"]) == (1, "problem")
     assert verdict in finding["message"] and message in finding["message"]
 
@@ -641,7 +662,7 @@ def test_an_env_file_without_a_key_is_found_by_the_real_cli(user: Stub) -> None:
 
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"]) == (1, "problem")
     assert "gemini found no sign-in" in finding["message"]
 
@@ -652,7 +673,7 @@ def test_a_server_without_a_list_of_models_is_tried_with_a_run(user: Stub, api: 
 
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"]) == (0, "ok")
     assert "gemini answered a short prompt" in finding["message"]
 
@@ -669,7 +690,7 @@ def test_a_trial_without_an_answer_ends_in_time(user: Stub, api: FakeApi) -> Non
     run_code, run_findings = doctor(user)
 
     by_topic = {finding["topic"]: finding for finding in findings}
-    [finding] = [finding for finding in run_findings if finding["topic"] == "sign-in"]
+    finding = only(run_findings, "sign-in")
     assert (code, run_code) == (1, 1)
     assert "no answer within 0.2 s" in by_topic["sign-in"]["message"]
     assert "no answer within 0.2 s" in by_topic["provider api"]["message"]
@@ -684,12 +705,13 @@ def test_a_wrong_clock_is_reported(
 ) -> None:
     install_fake_official_cli(user)
     api.clock_error = hours * 3600
+    user.environ["GEMINI_MCP_PROVIDERS"] = "gemini,api"
     if key_in_file:
         write_file(".gemini/.env", f"GEMINI_API_KEY={user.environ.pop('GEMINI_API_KEY')}\n")(user)
 
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "clock"]
+    finding = only(findings, "clock")
     assert (code, finding["status"]) == (0, "note")
     assert f"24 hours {direction}" in finding["message"]
     assert finding["fix"] == shell_commands.set_clock()
@@ -724,7 +746,7 @@ def test_an_answer_without_models_is_not_a_proof(user: Stub, api: FakeApi) -> No
 
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"]) == (1, "problem")
     assert "returned no list of models (status 200)" in finding["message"]
 
@@ -735,7 +757,7 @@ def test_a_rate_limit_is_not_a_proof(user: Stub, api: FakeApi) -> None:
 
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"], finding["proven"]) == (0, "note", False)
     assert "limits requests: Slow down." in finding["message"]
 
@@ -755,7 +777,7 @@ def test_a_failed_run_proves_only_what_it_says(user: Stub, scenario: str) -> Non
     code, findings = doctor(user)
 
     status, proven, message = RUNS[scenario]
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"], finding["proven"]) == (status == "problem", status, proven)
     assert message in finding["message"]
 
@@ -790,7 +812,7 @@ def test_unusual_outputs_do_not_fail(user: Stub) -> None:
 def test_a_stub_does_not_prove_a_key(user: Stub) -> None:
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"]) == (0, "ok")
     assert "GEMINI_API_KEY" not in finding["message"]
     assert "says nothing about a key" in finding["message"]
@@ -804,7 +826,7 @@ def test_offline_says_what_was_not_tried(user: Stub, api: FakeApi) -> None:
     text = run_command(user, "doctor", "--offline").stdout
     both = run_command(user, "doctor", "--offline", "--live")
 
-    [finding] = [finding for finding in findings if finding["topic"] == "sign-in"]
+    finding = only(findings, "sign-in")
     assert (code, finding["status"], finding["proven"]) == (0, "ok", False)
     assert "not tried" in finding["message"]
     last_lines = " ".join(text.splitlines()[-2:])
@@ -818,7 +840,7 @@ def test_a_full_disk_is_a_problem(user: Stub, mocker: MockerFixture) -> None:
 
     code, findings = doctor(user)
 
-    [finding] = [finding for finding in findings if finding["topic"] == "disk"]
+    finding = only(findings, "disk")
     assert (code, finding["status"]) == (1, "problem")
     assert "only 3 MB are free" in finding["message"]
     assert finding["fix"].startswith(f"df -h {user.config_dir}")
@@ -873,6 +895,16 @@ def test_fixes_are_in_the_words_of_the_platforms_shell() -> None:
         'curl.exe -I "http://a b"',
         "w32tm /resync",
     ]
+
+
+def test_node_is_installed_with_the_package_manager_of_the_platform(tmp_path: Path) -> None:
+    without_manager = shell_commands.install_node("linux", str(tmp_path))
+    make_executable(tmp_path / "dnf")
+
+    assert shell_commands.install_node("linux", str(tmp_path)) == "sudo dnf install nodejs"
+    assert without_manager == "xdg-open https://nodejs.org/en/download"
+    assert shell_commands.install_node("darwin") == "brew install node"
+    assert shell_commands.install_node("win32") == "winget install OpenJS.NodeJS.LTS"
 
 
 def test_a_terminal_shows_what_is_being_checked(user: Stub) -> None:

@@ -1,5 +1,6 @@
 """`install` writes our entry to a client's configuration and preserves everything else."""
 
+import errno
 import json
 import os
 import stat
@@ -25,6 +26,7 @@ from gemini_cli_mcp.providers.gemini import binary
 from tests.support import ROOT, STUB, Stub, command
 from tests.support.binaries import make_executable
 from tests.support.cli import run_command
+from tests.support.matrix import representatives
 from tests.support.mcp_server import structured_result
 
 CONFIG_FILES = {
@@ -279,12 +281,14 @@ INVALID_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("client", ["claude-desktop", "vscode", "zed"])
+@pytest.mark.parametrize(
+    "client", representatives(CONFIG_FILES, ["claude-desktop", "vscode", "zed"])
+)
 @pytest.mark.parametrize("name", INVALID_FILES)
 def test_an_invalid_file_is_reported_and_not_changed(stub: Stub, client: str, name: str) -> None:
     make, reason = INVALID_FILES[name]
     path = stub.home / CONFIG_FILES[client]
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     make(path)
     before = os.lstat(path)
 
@@ -360,18 +364,45 @@ def test_a_file_that_this_user_cannot_write_is_not_replaced(
     assert path.read_text() == "{}"
 
 
-def test_a_failed_change_leaves_no_other_files(stub: Stub, mocker: MockerFixture) -> None:
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        ("os.fdopen", OSError(errno.ENOSPC, "No space left on device")),
+        ("pathlib.Path.chmod", PermissionError(errno.EPERM, "Operation not permitted")),
+        ("pathlib.Path.replace", OSError(errno.EIO, "Input/output error")),
+    ],
+)
+def test_a_failed_change_leaves_no_other_files(
+    stub: Stub, mocker: MockerFixture, function: str, error: OSError
+) -> None:
     path = write_config(stub, "{}")
-    for failure in (
-        mocker.patch.object(Path, "replace", side_effect=OSError(5, "Input/output error")),
-        mocker.patch("os.fdopen", side_effect=OSError(28, "No space left on device")),
-    ):
-        completed = install(stub, "cursor")
+    failing = mocker.patch(function, side_effect=error)
 
-        assert completed.returncode == 1
-        assert f"{path} cannot be written (" in completed.stderr
-        assert [file.name for file in path.parent.iterdir()] == [path.name]
-        mocker.stop(failure)
+    completed = install(stub, "cursor")
+    mocker.stop(failing)
+
+    assert failing.called
+    assert completed.returncode == 1
+    assert f"{path} cannot be written ({error.strerror}); it was not changed." in completed.stderr
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_copy_that_cannot_be_written_is_removed(stub: Stub, mocker: MockerFixture) -> None:
+    path = write_config(stub, "{}")
+    open_descriptor = os.fdopen
+
+    def fail_for_the_copy(descriptor: int, mode: str) -> Any:
+        if copies(path):
+            os.close(descriptor)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_descriptor(descriptor, mode)
+
+    failing = mocker.patch("os.fdopen", side_effect=fail_for_the_copy)
+    completed = install(stub, "cursor")
+
+    assert failing.call_count == 2
+    assert f"{path} cannot be written (No space left on device)" in completed.stderr
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_file_that_changes_in_the_meantime_is_not_replaced(

@@ -21,7 +21,7 @@ from gemini_cli_mcp.cli.doctor.findings import (
     unproven,
 )
 from gemini_cli_mcp.cli.doctor.gemini_and_node_checks import check_binary, check_node, check_starts
-from gemini_cli_mcp.cli.doctor.sign_in_checks import check_sign_in, describe_sign_in
+from gemini_cli_mcp.cli.doctor.sign_in_checks import check_key, check_sign_in, describe_sign_in
 from gemini_cli_mcp.cli.doctor.sign_in_trial import SignInTrial
 from gemini_cli_mcp.errors import ConfigError, GeminiMcpError
 from gemini_cli_mcp.limits import Limits
@@ -135,11 +135,13 @@ async def _check_other_providers(
         yield replace(finding, provider="antigravity")
     if "api" in settings.providers:
         findings = [environment_checks.check_api(environ)]
-        if environ.get("GEMINI_API_KEY") and trial and not _has_problem(findings):
-            tried = (await trial.try_key_of_api()).findings
-            findings = [replace(finding, topic="provider api") for finding in tried] or findings
+        if environ.get("GEMINI_API_KEY") and not _has_problem(findings):
+            findings = list(check_key(environ)) or findings
+            if trial and not _has_problem(findings):
+                findings = (await trial.try_key_of_api()).findings or findings
         for finding in findings:
-            yield replace(finding, provider="api")
+            topic = "provider api" if finding.topic == "sign-in" else finding.topic
+            yield replace(finding, topic=topic, provider="api")
 
 
 async def _check_live_search(

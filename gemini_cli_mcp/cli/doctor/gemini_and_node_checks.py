@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -89,8 +88,8 @@ async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path
         return problem(
             "Node",
             "gemini needs Node, but there is no `node` on PATH",
-            shell_commands.install_node(),
-            is_command=sys.platform != "linux",
+            f"{shell_commands.install_node()}  # version {MIN_NODE_MAJOR} or newer; also from "
+            f"{shell_commands.NODE_DOWNLOADS}",
         )
     try:
         env = {"PATH": child_path(binary, environ)}
@@ -103,6 +102,7 @@ async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path
             "Node",
             f"{program} is {version or 'not a working Node'}; "
             f"gemini needs {MIN_NODE_MAJOR} or newer",
-            f"{shell_commands.prepend_to_path('...')}  # the folder of a newer Node",
+            f"{shell_commands.prepend_to_path('...')}  # the folder of a newer Node, for example "
+            f"from {shell_commands.NODE_DOWNLOADS}",
         )
     return ok("Node", f"{version} at {program}")

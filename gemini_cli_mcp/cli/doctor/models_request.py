@@ -31,7 +31,7 @@ class RouteFailed(Exception):
     """The API could not be reached; the message says why."""
 
 
-class NotSupported(Exception):
+class Inconclusive(Exception):
     """This request cannot show whether the CLI would succeed; the message says why."""
 
 
@@ -57,10 +57,10 @@ async def request_models(
     except httpx2.TransportError as error:
         reason = error_excerpt(str(error), secret_values(environ)) or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in reason:
-            raise NotSupported(reason) from None  # Node may trust other certificates
+            raise Inconclusive(reason) from None  # Node may trust other certificates
         raise RouteFailed(reason) from None
     except (httpx2.InvalidURL, httpx2.HTTPError, ValueError, ImportError, OSError) as error:
-        raise NotSupported(type(error).__name__) from None
+        raise Inconclusive(type(error).__name__) from None
     content = _parse_json(response)
     message = object_or_empty(content.get("error")).get("message") or response.reason_phrase
     return ModelsResponse(

@@ -1,9 +1,21 @@
 """Commands that fix a problem, in the words of the platform's own shell (PowerShell on Windows)."""
 
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+NODE_DOWNLOADS = "https://nodejs.org/en/download"
+PACKAGE_MANAGERS = {
+    "apt-get": "sudo apt-get install nodejs",
+    "dnf": "sudo dnf install nodejs",
+    "pacman": "sudo pacman -S nodejs",
+    "zypper": "sudo zypper install nodejs",
+    "apk": "sudo apk add nodejs",
+}
+"""How Linux distributions install Node."""
+PACKAGE_MANAGER_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 def set_variable(name: str, value: str = "...", platform: str = sys.platform) -> str:
@@ -71,10 +83,12 @@ def set_clock(platform: str = sys.platform) -> str:
     return commands.get(platform, "sudo timedatectl set-ntp true")
 
 
-def install_node(platform: str = sys.platform) -> str:
-    """Install a current Node; on Linux, distributions may only have an old one."""
-    commands = {
-        "win32": "winget install OpenJS.NodeJS.LTS",
-        "darwin": "brew install node",
-    }
-    return commands.get(platform, "install Node 20 or newer from https://nodejs.org/en/download")
+def install_node(platform: str = sys.platform, search_path: str = PACKAGE_MANAGER_PATH) -> str:
+    """Install Node with the platform's package manager; without one, open the download page."""
+    if platform == "win32":
+        return "winget install OpenJS.NodeJS.LTS"
+    if platform == "darwin":
+        return "brew install node"
+    installed = (name for name in PACKAGE_MANAGERS if shutil.which(name, path=search_path))
+    manager = next(installed, None)
+    return PACKAGE_MANAGERS[manager] if manager else f"xdg-open {NODE_DOWNLOADS}"

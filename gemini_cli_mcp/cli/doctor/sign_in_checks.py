@@ -36,19 +36,25 @@ def describe_sign_in(environ: Mapping[str, str]) -> str:
     return ", then ".join(map(str, files)) or "no key and no login"
 
 
+def check_key(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a problem if GEMINI_API_KEY cannot be a key."""
+    key = environ["GEMINI_API_KEY"].strip()
+    has_gateway = bool(environ.get("GOOGLE_GEMINI_BASE_URL"))
+    placeholders = PLACEHOLDERS if has_gateway else PLACEHOLDERS | GATEWAY_KEYS
+    if key.lower() in placeholders:
+        yield problem("sign-in", "GEMINI_API_KEY is a placeholder, not a key", set_key_command())
+    elif " " in key or not (key.isascii() and key.isprintable()):
+        message = "GEMINI_API_KEY contains a space or another character that no key has"
+        yield problem("sign-in", message, set_key_command())
+
+
 def check_sign_in(environ: Mapping[str, str], *, is_official: bool) -> Iterator[Finding]:
     """Yield what is wrong with the sign-in; a wrapper may have a sign-in of its own."""
     sign_ins = available_sign_ins(environ)
     first = sign_ins[0]
     is_key = first.auth_type == "gemini-api-key" and not first.env_file
-    key = environ.get("GEMINI_API_KEY", "").strip() if is_key else ""
-    has_gateway = bool(environ.get("GOOGLE_GEMINI_BASE_URL"))
-    placeholders = PLACEHOLDERS if has_gateway else PLACEHOLDERS | GATEWAY_KEYS
-    if is_key and key.lower() in placeholders:
-        yield problem("sign-in", "GEMINI_API_KEY is a placeholder, not a key", set_key_command())
-    elif not (key.isascii() and key.isprintable()) or " " in key:
-        message = "GEMINI_API_KEY contains a space or another character that no key has"
-        yield problem("sign-in", message, set_key_command())
+    if is_key:
+        yield from check_key(environ)
     elif first.auth_type == "vertex-ai":
         names = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
         missing = [name for name in names if not environ.get(name)]

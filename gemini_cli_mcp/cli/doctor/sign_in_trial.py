@@ -15,7 +15,7 @@ import anyio
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.cli.doctor import shell_commands
 from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem, unproven_note
-from gemini_cli_mcp.cli.doctor.models_request import NotSupported, RouteFailed, request_models
+from gemini_cli_mcp.cli.doctor.models_request import Inconclusive, RouteFailed, request_models
 from gemini_cli_mcp.cli.doctor.sign_in_checks import SIGN_IN_OPTIONS, set_key_command
 from gemini_cli_mcp.errors import (
     ConnectionFailed,
@@ -102,7 +102,7 @@ class SignInTrial:
                 response = await request_models(self._route, self._environ, self._seconds)
         except RouteFailed as error:
             return [_unreachable(self._route, str(error)) if run.may_be_network else finding]
-        except (NotSupported, TimeoutError):
+        except (Inconclusive, TimeoutError):
             return [finding]
         return [finding, *_check_clock(response.clock_error)]
 
@@ -111,7 +111,8 @@ class SignInTrial:
         route = find_python_route(self._environ)
         own_certificates = any(self._environ.get(name) for name in CERTIFICATE_VARIABLES)
         if self._key_trial and route == self._route and not own_certificates:
-            return self._key_trial  # the CLI's request was the same
+            # The CLI's request was the same, and the clock has been reported.
+            return replace(self._key_trial, findings=self._key_trial.findings[:1])
         return await self._request_with_key(route, self._seconds, from_python=True)
 
     async def _request_with_key(
@@ -123,7 +124,7 @@ class SignInTrial:
                 response = await request_models(
                     route, self._environ, seconds, key, from_python=from_python
                 )
-        except NotSupported as error:
+        except Inconclusive as error:
             return KeyTrial(reason=str(error))
         except (RouteFailed, TimeoutError) as error:
             reason = str(error) or f"no answer within {seconds:.2g} s"

@@ -1,7 +1,7 @@
 """The route to the API: base URL and proxy, chosen as the CLI chooses them (measured on 0.61)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -29,42 +29,30 @@ class ApiRoute:
 
 
 def find_route(environ: Mapping[str, str], auth_type: str | None = None) -> ApiRoute:
-    """Return the route of runs with this environment and type of sign-in."""
-    variable = "GOOGLE_VERTEX_BASE_URL" if auth_type == "vertex-ai" else "GOOGLE_GEMINI_BASE_URL"
-    default_url = _vertex_url(environ) if auth_type == "vertex-ai" else API_URL
-    custom_url = environ.get(variable, "").strip().rstrip("/")
-    url = custom_url or default_url
-    route = ApiRoute(url, variable if custom_url else None)
-    name = proxy_variable(environ)
-    if name is None or _bypasses_proxy(url, environ):
+    """Return the route of the CLI with this environment and type of sign-in."""
+    route = _direct_route(environ, auth_type)
+    rules = environ.get("NO_PROXY", environ.get("no_proxy", ""))
+    if _matches_cli_rules(rules.strip().lower(), route.url):
         return route
-    return replace(route, proxy=environ[name].strip(), proxy_variable=name)
+    return _through_proxy(route, environ, PROXY_VARIABLES)
 
 
 def find_python_route(environ: Mapping[str, str]) -> ApiRoute:
     """Return the route of google-genai, which chooses its proxy like most Python programs."""
-    route = find_route({**environ, **dict.fromkeys(PROXY_VARIABLES, "")})
-    parts = urlsplit(route.url)
-    names = (f"{parts.scheme}_proxy", f"{parts.scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
-    name = next((name for name in names if environ.get(name)), None)
-    excluded = [rule.strip() for rule in _first(environ, "no_proxy", "NO_PROXY").split(",")]
-    host = (parts.hostname or "").lower()
-    is_excluded = any(
-        rule == "*" or host == rule or host.endswith(f".{rule.lstrip('*.')}")
-        for rule in filter(None, excluded)
-    )
-    if name is None or is_excluded:
+    route = _direct_route(environ, None)
+    scheme, host, _ = _parse_url(route.url)
+    rules = (environ.get("no_proxy") or environ.get("NO_PROXY") or "").lower()
+    if _matches_python_rules(rules, host):
         return route
-    return replace(route, proxy=environ[name].strip(), proxy_variable=name)
+    names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
+    return _through_proxy(route, environ, names)
 
 
-def _first(environ: Mapping[str, str], *names: str) -> str:
-    return next((environ[name] for name in names if environ.get(name)), "")
-
-
-def proxy_variable(environ: Mapping[str, str]) -> str | None:
+def proxy_variable(
+    environ: Mapping[str, str], names: Sequence[str] = PROXY_VARIABLES
+) -> str | None:
     """Return the name of the variable that the CLI takes its proxy from, if any."""
-    return next((name for name in PROXY_VARIABLES if environ.get(name)), None)
+    return next((name for name in names if environ.get(name)), None)
 
 
 def is_valid_proxy(proxy: str) -> bool:
@@ -84,32 +72,54 @@ def without_password(url: str) -> str:
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
+def _direct_route(environ: Mapping[str, str], auth_type: str | None) -> ApiRoute:
+    is_vertex = auth_type == "vertex-ai"
+    variable = "GOOGLE_VERTEX_BASE_URL" if is_vertex else "GOOGLE_GEMINI_BASE_URL"
+    if url := environ.get(variable, "").strip().rstrip("/"):
+        return ApiRoute(url, variable)
+    return ApiRoute(_vertex_url(environ) if is_vertex else API_URL)
+
+
+def _through_proxy(route: ApiRoute, environ: Mapping[str, str], names: Sequence[str]) -> ApiRoute:
+    name = proxy_variable(environ, names)
+    return replace(route, proxy=environ[name].strip(), proxy_variable=name) if name else route
+
+
 def _vertex_url(environ: Mapping[str, str]) -> str:
     location = environ.get("GOOGLE_CLOUD_LOCATION", "").strip()
-    has_region = location not in ("", "global") and not environ.get("GOOGLE_API_KEY")
-    return (
-        f"https://{location}-aiplatform.googleapis.com"
-        if has_region
-        else ("https://aiplatform.googleapis.com")
-    )
+    if location in ("", "global") or environ.get("GOOGLE_API_KEY"):
+        return "https://aiplatform.googleapis.com"
+    return f"https://{location}-aiplatform.googleapis.com"
 
 
-def _bypasses_proxy(url: str, environ: Mapping[str, str]) -> bool:
-    """Return whether NO_PROXY excludes this URL, by the rules of the library that the CLI uses."""
-    rules = environ.get("NO_PROXY", environ.get("no_proxy", "")).strip()
+def _parse_url(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port; all empty if the URL is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
     except ValueError:
-        return False
-    host = (parts.hostname or "").lower()
+        return "", "", 0
+    return parts.scheme, (parts.hostname or "").lower(), port
+
+
+def _matches_cli_rules(rules: str, url: str) -> bool:
+    """Apply NO_PROXY as the CLI's library (undici) does: exact hosts, or suffixes like `.x`."""
+    _, host, port = _parse_url(url)
     if rules == "*":
         return True
-    for rule in filter(None, re.split(r"[,\s]", rules.lower())):
+    for rule in filter(None, re.split(r"[,\s]", rules)):
         match = re.fullmatch(r"(.+):(\d+)", rule)
         name, rule_port = (match[1], int(match[2])) if match else (rule, 0)
-        if rule_port in (0, port) and (
-            host.endswith(name.removeprefix("*")) if name[0] in ".*" else host == name
-        ):
+        is_suffix = name.startswith((".", "*"))
+        is_match = host.endswith(name.removeprefix("*")) if is_suffix else host == name
+        if is_match and rule_port in (0, port):
             return True
     return False
+
+
+def _matches_python_rules(rules: str, host: str) -> bool:
+    """Apply NO_PROXY as httpx does: a host includes its subdomains."""
+    names = [rule.strip() for rule in rules.split(",") if rule.strip()]
+    return any(
+        name == "*" or host == name or host.endswith(f".{name.lstrip('*.')}") for name in names
+    )
