@@ -3,10 +3,12 @@
 GeminiMcpError
 ├── CliNotFound       CLI_NOT_FOUND    no usable gemini binary
 ├── NotSignedIn       AUTH_ERROR       the CLI has no sign-in that Google accepts
+│                      (`sign_in_errors` has one class per cause)
 ├── QuotaExhausted    QUOTA_EXHAUSTED  waiting a few minutes will not help
 ├── RateLimited       RATE_LIMITED     waiting `retry_after_s` will help
 ├── TimedOut          TIMEOUT          a deadline passed
 ├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer was unusable
+│   ├── Overloaded, ConnectionFailed, SafetyBlocked, RequestRejected, PermissionDenied
 ├── NoResults         NO_RESULTS       the search succeeded but found nothing
 ├── EngineFailed      ENGINE_ERROR     a web_search engine failed
 ├── NotGrounded       NOT_GROUNDED     the model answered without searching
@@ -22,7 +24,10 @@ turns these into its own format in one place (`research.result_json`). Messages 
 a token, a prompt or a stack trace.
 """
 
+from copy import copy
 from typing import ClassVar, Self
+
+from gemini_cli_mcp.types import RecordedSearch
 
 INSTALL_HINT = (
     "Install it with `npm install -g @google/gemini-cli` (requires Node 20 or newer), or set "
@@ -37,6 +42,10 @@ class GeminiMcpError(Exception):
     code: ClassVar[str]
     retryable: ClassVar[bool] = False
     hint: ClassVar[str] = ""
+    terminal_hint: ClassVar[str] = ""
+    """The hint for a person in a terminal, if it differs."""
+    is_final: bool = False
+    """Whether repeating the run within the same call would not help."""
 
     def __init__(
         self,
@@ -51,15 +60,34 @@ class GeminiMcpError(Exception):
         self.next_step = self.hint if hint is None else hint
         self.details = details
         self.retry_after_s = retry_after_s
+        self.searches: tuple[RecordedSearch, ...] = ()
+        """The searches that succeeded before the run failed."""
 
     def with_message(self, message: str) -> Self:
         """Return the same error with another message."""
-        return type(self)(
-            message,
-            hint=self.next_step,
-            details=self.details,
-            retry_after_s=self.retry_after_s,
-        )
+        error = copy(self)
+        error.args = (message,)
+        error.message = message
+        return error
+
+    def with_searches(self, searches: tuple[RecordedSearch, ...]) -> Self:
+        """Return the same error with what the failed run found."""
+        error = copy(self)
+        error.searches = searches
+        return error
+
+    def as_final(self) -> Self:
+        """Return the same error, not to be retried within the same call."""
+        error = copy(self)
+        error.is_final = True
+        return error
+
+    def for_terminal(self) -> Self:
+        """Return the same error with the hint for a person in a terminal."""
+        error = copy(self)
+        if self.terminal_hint and self.next_step == self.hint:
+            error.next_step = self.terminal_hint
+        return error
 
     def for_another_call(self, message: str, retry_after_s: float) -> Self:
         """Return the error for a call that fails for the same reason: without details of a run."""
@@ -92,10 +120,6 @@ class NotSignedIn(GeminiMcpError):
         "Set GEMINI_API_KEY in the server's environment (for Claude Desktop: in the `env` block of "
         "its configuration) or in ~/.gemini/.env, or run `gemini` once in a terminal to sign in."
     )
-
-
-class SignInMissing(NotSignedIn):
-    """The CLI found no sign-in at all."""
 
 
 class QuotaExhausted(GeminiMcpError):
@@ -132,18 +156,40 @@ class ExecutionFailed(GeminiMcpError):
     hint = "Try again. If it keeps failing, run `gemini` in a terminal to see its error message."
 
 
+class Overloaded(ExecutionFailed):
+    """The Gemini API has no capacity for the request now."""
+
+    hint = "Try again in a few minutes, or set GEMINI_MODEL to another model."
+
+
 class ConnectionFailed(ExecutionFailed):
     """The CLI could not connect to the Gemini API."""
 
-    hint = (
-        "Check the network, and HTTPS_PROXY if it is set. `gemini-cli-mcp doctor` shows the route."
-    )
+    is_final = True
+    hint = "Check the network or HTTPS_PROXY. `gemini-cli-mcp doctor` shows the route."
+
+
+class SafetyBlocked(ExecutionFailed):
+    """The model's safety filter blocked the question or the answer."""
+
+    retryable = False
+    is_final = True
+    hint = "Reword the question; the same words would be blocked again."
+
+
+class RequestRejected(ExecutionFailed):
+    """The Gemini API rejected the request as invalid."""
+
+    retryable = False
+    is_final = True
+    hint = "Reword the question, or set GEMINI_MODEL to another model."
 
 
 class PermissionDenied(ExecutionFailed):
     """The CLI requested a permission that cannot be granted in a non-interactive run."""
 
     retryable = False
+    is_final = True
     hint = "Ask for something that only requires a web search."
 
 

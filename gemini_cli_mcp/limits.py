@@ -14,8 +14,11 @@ class Limits:
     # CLI runs
     idle_timeout: float = 120.0
     """Silence after which a run is stopped; the gemini CLI itself waits forever."""
-    search_idle_timeout: float = 60.0
-    """Same while a search is in progress, which the gemini CLI may be retrying endlessly."""
+    failing_call_timeout: float = 60.0
+    """From the start of an API call that keeps failing until its run is stopped; the gemini CLI
+    repeats some of them endlessly."""
+    connection_timeout: float = 15.0
+    """Same if there is no connection, and no call of the run has succeeded."""
     agy_idle_timeout: float = 120.0
     agy_startup_timeout: float = 45.0
     """Silence of agy before its first output: without a sign-in it stalls for a minute."""

@@ -18,16 +18,22 @@ from gemini_cli_mcp.errors import (
     CliNotFound,
     ExecutionFailed,
     InvalidInput,
+    Overloaded,
     TimedOut,
 )
 from gemini_cli_mcp.jobs.snapshot import JobSnapshot, advance
+from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research import citation_gate, deep_search
 from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
 from gemini_cli_mcp.research.deep_search import DeepSearchEvent, RoundStep
+from gemini_cli_mcp.research.deep_search_state import DeepSearchState
 from gemini_cli_mcp.research.evidence import Ledger
+from gemini_cli_mcp.research.model_answer import ModelAnswer
+from gemini_cli_mcp.research.model_report import ModelReport
 from gemini_cli_mcp.research.requests import DeepSearchRequest
 from gemini_cli_mcp.research.result_json import to_json
-from gemini_cli_mcp.research.results import DeepSearchResult
+from gemini_cli_mcp.research.results import DeepSearchResult, Repair
+from gemini_cli_mcp.types import RecordedSearch, Source
 from tests.support import (
     QUESTION,
     REDIRECT,
@@ -827,3 +833,26 @@ async def test_an_outer_cancellation_stops_the_process_and_removes_files(stub: S
 
     assert stub.live_pids() == []
     assert stub.leftover_files() == []
+
+
+def test_what_a_failed_round_had_found_is_evidence_for_the_next() -> None:
+    search = RecordedSearch("sky", sources=(Source(REDIRECT + "nasa", "nasa.gov"),))
+    error = Overloaded("Google's search is overloaded (503).").with_searches((search,))
+    state = DeepSearchState(DeepSearchRequest(QUESTION, 3)).with_failure(error, 1.0)
+    answer = ModelAnswer(
+        ModelReport(True, f"Blue, says [NASA]({REDIRECT}nasa)."),
+        Reply("", "m", "ledger"),
+        Repair("none"),
+        "gemini",
+        None,
+    )
+    checked = citation_gate.check_report(answer.report.text, [*state.replies, answer.reply])
+
+    result = state.with_answer(answer, checked, 1.0).result(2.0, "max_iterations")
+
+    assert (
+        result and result.citations and (result.citations.seen, result.citations.unseen) == (1, 0)
+    )
+    assert (result.metadata.sources, result.metadata.queries) == ((REDIRECT + "nasa",), ("sky",))
+    assert result.metadata.grounded
+    assert result.rounds[0].queries == ("sky",)

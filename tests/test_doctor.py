@@ -766,7 +766,7 @@ RUNS = {
     "unknown-model": ("ok", True, "Google accepted it"),
     "rate-limit": ("note", False, "rate limit"),
     "bad-settings": ("problem", True, "gemini rejected its settings."),
-    "bad-key": ("problem", True, "Google refused the sign-in"),
+    "bad-key": ("problem", True, "Google refused the API key (400)"),
 }
 
 

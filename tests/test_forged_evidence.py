@@ -13,13 +13,15 @@ from gemini_cli_mcp.json_values import JsonObject
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.base import Reply
+from gemini_cli_mcp.providers.gemini.api_route import find_route
 from gemini_cli_mcp.providers.gemini.events import EventLog
+from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls
 from gemini_cli_mcp.providers.gemini.fetch_urls import requested_urls
 from gemini_cli_mcp.providers.gemini.run_result import build_run_result
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
 from gemini_cli_mcp.providers.gemini.telemetry_events import parse_events
 from gemini_cli_mcp.providers.gemini.telemetry_evidence import Telemetry, summarize
-from gemini_cli_mcp.providers.gemini.telemetry_reader import TelemetryFile, read_telemetry
+from gemini_cli_mcp.providers.gemini.telemetry_reader import TelemetryFile
 from gemini_cli_mcp.research.citation_gate import UNVERIFIED_MARK
 from gemini_cli_mcp.research.evidence import search_issue
 from gemini_cli_mcp.research.result_json import error_json
@@ -342,12 +344,16 @@ def test_a_file_without_the_response_to_a_search_is_not_evidence() -> None:
     )
 
 
+def read_telemetry(path: Path) -> Telemetry | None:
+    return TelemetryFile(path).summarize_session("s")
+
+
 @pytest.mark.parametrize("content", ["", "{", "null [] 7", '{"attributes": {"event.name": 1}}'])
 def test_an_invalid_or_missing_file_is_not_evidence(tmp_path: Path, content: str) -> None:
     (tmp_path / "telemetry.log").write_text(content)
 
-    assert read_telemetry(tmp_path / "telemetry.log", "s") is None
-    assert read_telemetry(tmp_path / "missing", "s") is None
+    assert read_telemetry(tmp_path / "telemetry.log") is None
+    assert read_telemetry(tmp_path / "missing") is None
 
 
 def test_other_sessions_of_a_shared_process_are_not_counted(tmp_path: Path) -> None:
@@ -365,7 +371,7 @@ def test_other_sessions_of_a_shared_process_are_not_counted(tmp_path: Path) -> N
         {**search_event("y"), **other},
     )
 
-    telemetry = read_telemetry(path, "s")
+    telemetry = read_telemetry(path)
 
     assert telemetry and [search.query for search in telemetry.searches] == ["x"]
 
@@ -449,7 +455,11 @@ def test_a_record_alone_is_trusted_only_from_unofficial_clis(official: bool) -> 
     events = EventLog(lambda _: None, Limits(), session_id="s")
 
     completed = Completed("exited", 0, "")
-    result = build_run_result(completed, events, record, None, is_official_cli=official)
+    calls = FailingCalls(Limits())
+    route = find_route({})
+    result = build_run_result(
+        completed, events, record, None, calls, route, is_official_cli=official
+    )
 
     assert result.reply.record_only is official
     assert result.has_sources is not official

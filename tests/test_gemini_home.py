@@ -116,7 +116,7 @@ async def test_a_rejected_key_does_not_fall_back_to_the_login(stub: Stub) -> Non
     (folder / "oauth_creds.json").write_text("{}")
     stub.plays_scenario("bad-key,consumer-login")
 
-    with pytest.raises(NotSignedIn, match="Google refused the sign-in: API key not valid"):
+    with pytest.raises(NotSignedIn, match=r"Google refused the API key \(400\): API key not valid"):
         await stub.search()
 
 

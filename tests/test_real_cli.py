@@ -6,19 +6,26 @@ import os
 import re
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from gemini_cli_mcp.errors import (
+    ConnectionFailed,
     ExecutionFailed,
     GeminiMcpError,
+    ModelNotFound,
     NotSignedIn,
+    Overloaded,
+    QuotaExhausted,
     RateLimited,
+    SafetyBlocked,
     TimedOut,
 )
 from gemini_cli_mcp.process import child
+from gemini_cli_mcp.sign_in_errors import AccessDenied
 from tests.support import (
     QUESTION,
     REDIRECT,
@@ -236,15 +243,27 @@ async def test_an_api_failure_is_classified_after_one_request(
     assert real.leftover_files() == []
 
 
-@pytest.mark.parametrize("finish_reason", representatives(["SAFETY", "STOP"], ["SAFETY"]))
-async def test_an_answer_without_text_is_a_failure(
-    real: Stub, api: FakeApi, finish_reason: str
-) -> None:
-    api.finish = finish_reason
+async def test_an_answer_without_text_is_a_failure(real: Stub, api: FakeApi) -> None:
     api.texts = [""]
 
     with pytest.raises(ExecutionFailed):
         await real.search()
+
+
+@pytest.mark.parametrize(
+    "reason", representatives(["SAFETY", "RECITATION", "PROHIBITED_CONTENT", "prompt"], ["SAFETY"])
+)
+async def test_a_blocked_answer_is_not_repeated(real: Stub, api: FakeApi, reason: str) -> None:
+    real.environ["GEMINI_MCP_MAX_CYCLES"] = "3"
+    if reason == "prompt":
+        api.raw = json.dumps({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
+    api.finish = reason
+
+    with pytest.raises(SafetyBlocked, match="blocked by the model's safety filter") as caught:
+        await real.search()
+
+    assert "Reword" in caught.value.next_step
+    assert len(api.requests) == 1
 
 
 async def test_a_dropped_connection_is_a_failure(real: Stub, api: FakeApi) -> None:
@@ -268,7 +287,7 @@ async def test_a_hanging_api_times_out(real: Stub, api: FakeApi, clock: Clock) -
     assert real.leftover_files() == []
 
 
-async def test_a_failing_search_ends_immediately_if_a_model_is_configured(
+async def test_an_exhausted_quota_of_the_search_is_not_an_answer_from_memory(
     real: Stub, api: FakeApi
 ) -> None:
     api.calls = [SEARCH]
@@ -277,28 +296,86 @@ async def test_a_failing_search_ends_immediately_if_a_model_is_configured(
         "search",
     )
 
-    result = await real.search()
+    with pytest.raises(QuotaExhausted):
+        await real.search()
 
-    assert result["metadata"]["grounded"] is False
-    assert "Every web search failed" in result["metadata"]["note"]
     assert len(api.requests) == 3
 
 
-async def test_an_endless_search_is_detected_and_the_fix_is_named(
-    real: Stub, api: FakeApi, clock: Clock
+OVERLOADED = api_error(503, "Try again later.", status="UNAVAILABLE")
+
+
+async def test_a_search_that_keeps_failing_is_named_and_ends_the_run(
+    real: Stub, api: FakeApi
 ) -> None:
-    del real.environ["GEMINI_MODEL"]
+    real.environ["GEMINI_MCP_MAX_CYCLES"] = "3"
+    real.limits = replace(real.limits, failing_call_timeout=1)
     api.calls = [SEARCH]
-    api.failure, api.failing_kind = api_error(404, "models/x is not found."), "search"
-    call = asyncio.ensure_future(real.search())
-    await eventually(lambda: len(api.requests) > 3 and "searching" in real.messages[-1])
+    api.failure, api.failing_kind = OVERLOADED, "search"
 
-    clock.skip(real.limits.search_idle_timeout)
-    with pytest.raises(TimedOut, match="gemini web search did not return") as caught:
-        await call
+    with pytest.raises(Overloaded) as caught:
+        await real.search()
 
-    assert "GEMINI_MODEL" in caught.value.next_step
+    assert caught.value.message == "Google's search is overloaded (503): Try again later."
+    [progress] = [message for message in real.messages if "failing" in message]
+    assert re.fullmatch(r"search failing \(503 overloaded\), retrying: 2nd try, \d+ s", progress)
+    assert len([request for request in api.requests if request.kind == "main"]) == 1
     assert real.leftover_files() == []
+
+
+FAILING_SEARCHES: dict[str, tuple[tuple[int, Body], str, type[GeminiMcpError]]] = {
+    "unknown model, which the CLI repeats in a hot loop": (
+        api_error(404, "models/x is not found."),
+        "",
+        ModelNotFound,
+    ),
+    "rate limit": (api_error(429, "Slow down."), "", RateLimited),
+    "internal error": (api_error(500, "Oops."), "", ExecutionFailed),
+    "denied": (
+        api_error(403, "Not yours.", status="PERMISSION_DENIED"),
+        "gemini-2.5-flash",
+        AccessDenied,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    representatives(FAILING_SEARCHES, ["unknown model, which the CLI repeats in a hot loop"]),
+)
+async def test_a_failing_search_is_reported_in_the_words_of_the_api(
+    real: Stub, api: FakeApi, name: str
+) -> None:
+    api.failure, real.environ["GEMINI_MODEL"], error = FAILING_SEARCHES[name]
+    api.failing_kind = "search"
+    real.environ["GEMINI_MCP_MAX_CYCLES"] = "3"
+    real.limits = replace(real.limits, failing_call_timeout=1)
+    api.calls = [SEARCH]
+
+    with pytest.raises(error):
+        await real.search()
+
+    assert real.waits == []
+
+
+@pytest.mark.parametrize("model", representatives(["", "gemini-2.5-flash"], [""]))
+async def test_a_missing_connection_is_named_after_one_try(real: Stub, model: str) -> None:
+    real.environ |= {
+        "GEMINI_MCP_MAX_CYCLES": "3",
+        "GEMINI_MODEL": model,  # without a model, the CLI's choice of one fails first
+        "HTTPS_PROXY": "http://user:password@127.0.0.1:9",
+    }
+    del real.environ["GOOGLE_GEMINI_BASE_URL"]
+    real.limits = replace(real.limits, connection_timeout=1)
+
+    with pytest.raises(ConnectionFailed) as caught:
+        await real.search()
+
+    assert caught.value.message == (
+        "No connection to generativelanguage.googleapis.com (via proxy http://127.0.0.1:9)."
+    )
+    assert "Check the network or HTTPS_PROXY." in caught.value.next_step
+    assert (real.waits, real.leftover_files()) == ([], [])
 
 
 async def test_fetched_pages_are_in_the_ledger(real: Stub, api: FakeApi) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gemini_cli_mcp.errors import NotSignedIn, SignInMissing
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.providers.gemini.failures import classify_failure, is_usage_error
 from gemini_cli_mcp.providers.gemini.session_record import read_and_delete_record
+from gemini_cli_mcp.sign_in_errors import KeyRejected, SignInMissing
 from gemini_cli_mcp.types import RecordedSearch, Source
 from tests.support import REDIRECT
 
@@ -74,8 +74,8 @@ def test_the_api_is_quoted_in_its_own_words_however_deep_they_are() -> None:
     for run in (failed_run(json.dumps(outer)), failed_run("", stderr=json.dumps(outer))):
         error = classify_failure(*run, secrets=("k-123456",))
 
-        assert isinstance(error, NotSignedIn)
-        assert error.message == "Google refused the sign-in: Not “valid”, [redacted]."
+        assert isinstance(error, KeyRejected)
+        assert error.message == "Google refused the API key (400): Not “valid”, [redacted]."
 
 
 def test_a_message_with_an_invalid_escape_is_quoted_as_it_is() -> None:
@@ -83,7 +83,7 @@ def test_a_message_with_an_invalid_escape_is_quoted_as_it_is() -> None:
 
     error = classify_failure(*failed_run(message))
 
-    assert error and error.message == r"Google refused the sign-in: bad \q escape"
+    assert error and error.message == r"Google refused the sign-in (401): bad \q escape"
 
 
 def test_vertex_ai_without_credentials_is_a_missing_sign_in() -> None:

@@ -3,8 +3,9 @@
 Both output pipes are read while stdin is written, so neither side can block the other.
 """
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,14 +17,18 @@ from gemini_cli_mcp.process.child import MAX_STDOUT_BYTES, TERMINATE_GRACE, Chil
 EXIT_GRACE = 1.0
 """Seconds for a finished command to exit by itself: stderr may arrive last."""
 
-EndReason = Literal["exited", "finished", "idle", "timeout", "output_limit"]
+STOP_CHECK_INTERVAL = 0.5
+"""Seconds between calls of `should_stop`."""
+
+EndReason = Literal["exited", "finished", "stopped", "idle", "timeout", "output_limit"]
 
 
 @dataclass(frozen=True)
 class Completed:
     """How the command ended: by itself (`exited`), or the reason for which it was stopped.
 
-    `finished`: `is_finished()` reported that its output was complete.
+    `finished`: `is_finished()` reported that its output was complete. `stopped`: `should_stop()`
+    asked for it.
     """
 
     end_reason: EndReason
@@ -69,22 +74,27 @@ async def run(
     timeout: float,
     scratch: Path | None = None,
     is_finished: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], Awaitable[bool]] | None = None,
     grace: float = TERMINATE_GRACE,
     max_stdout_bytes: int = MAX_STDOUT_BYTES,
 ) -> Completed:
     """Run `argv`, pass each line of its stdout to `on_line`, and wait until it has ended.
 
-    The command is stopped when `is_finished()` returns true, after `idle_timeout()` seconds
-    without output, after `timeout` seconds in total, and when the caller is cancelled. If this
-    process is killed meanwhile, the folder `scratch` is removed (Linux only). Raises OSError if
-    the command cannot be started.
+    The command is stopped when `is_finished()` or `should_stop()` returns true, after
+    `idle_timeout()` seconds without output, after `timeout` seconds in total, and when the caller
+    is cancelled. If this process is killed meanwhile, the folder `scratch` is removed (Linux
+    only). Raises OSError if the command cannot be started.
     """
     child = Child(on_line, max_stdout_bytes)
     async with spawn_child(child, argv, env, cwd, scratch, grace) as child_stdin:
         child_stdin.write(stdin)
         child_stdin.close()  # takes effect after the last byte is written
         ended = await _wait_for_end(
-            child, idle_timeout=idle_timeout, timeout=timeout, is_finished=is_finished
+            child,
+            idle_timeout=idle_timeout,
+            timeout=timeout,
+            is_finished=is_finished,
+            should_stop=should_stop,
         )
     return Completed(ended, child.exit_code, child.stderr.decode(errors="replace"))
 
@@ -95,9 +105,11 @@ async def _wait_for_end(
     idle_timeout: Callable[[], float],
     timeout: float,
     is_finished: Callable[[], bool],
+    should_stop: Callable[[], Awaitable[bool]] | None,
 ) -> EndReason:
     """Wait until the command exits or there is a reason to stop it."""
     deadline = time.monotonic() + timeout
+    next_check = time.monotonic() + STOP_CHECK_INTERVAL if should_stop else math.inf
     while not child.exited.is_set():
         now = time.monotonic()
         idle_deadline = child.last_output + idle_timeout()
@@ -111,7 +123,12 @@ async def _wait_for_end(
             return "timeout"
         if now >= idle_deadline:
             return "idle"
+        if should_stop and now >= next_check:
+            if await should_stop():
+                return "stopped"
+            next_check = time.monotonic() + STOP_CHECK_INTERVAL
+            continue
         child.changed.clear()
-        with anyio.move_on_after(min(deadline, idle_deadline) - now):
+        with anyio.move_on_after(min(deadline, idle_deadline, next_check) - now):
             await child.changed.wait()
     return "exited"

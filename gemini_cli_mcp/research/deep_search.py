@@ -182,12 +182,13 @@ async def _ask_and_check(
         timeout_message="The round did not finish",
         timeout_hint="Ask a narrower question, or raise GEMINI_MCP_ROUND_TIMEOUT.",
     )
-    replies = [finished.answer.reply for finished in state.finished_rounds]
     try:
         with stop, part.enforce():
             answer = await researcher.ask(_round_prompt(state), part)
             grace = settings.limits.citation_check_grace
-            checked = await _check_shielded(answer.report.text, [*replies, answer.reply], grace)
+            checked = await _check_shielded(
+                answer.report.text, [*state.replies, answer.reply], grace
+            )
             return answer, checked
     except Exception as error:  # noqa: BLE001 - completed rounds must survive any failure
         return to_public_error(error)

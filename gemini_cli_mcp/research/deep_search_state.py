@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass, replace
 
 from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.citation_gate import CheckedReport
-from gemini_cli_mcp.research.evidence import VerificationIssue, search_issue
+from gemini_cli_mcp.research.evidence import Ledger, VerificationIssue, search_issue
 from gemini_cli_mcp.research.model_answer import ModelAnswer, run_metadata
 from gemini_cli_mcp.research.requests import DeepSearchRequest
 from gemini_cli_mcp.research.researcher import MIN_TRUSTED_OVERLAP
@@ -82,8 +83,21 @@ class FailedRound:
     duration: float
     error: GeminiMcpError
 
+    @property
+    def reply(self) -> Reply:
+        """What its searches found before it failed."""
+        return Reply("", None, "ledger", self.error.searches)
+
     def summarize(self) -> RoundSummary:
-        return RoundSummary(self.number, self.duration, error=self.error)
+        ledger = Ledger.from_replies(self.reply)
+        return RoundSummary(
+            self.number,
+            self.duration,
+            tuple(source.url for source in ledger.sources),
+            tuple(ledger.queries),
+            tuple(ledger.sites),
+            error=self.error,
+        )
 
 
 @dataclass(frozen=True)
@@ -98,6 +112,14 @@ class DeepSearchState:
         return tuple(round_ for round_ in self.rounds if isinstance(round_, FinishedRound))
 
     @property
+    def replies(self) -> list[Reply]:
+        """The evidence of all rounds, also of those that failed after some searches."""
+        return [
+            round_.answer.reply if isinstance(round_, FinishedRound) else round_.reply
+            for round_ in self.rounds
+        ]
+
+    @property
     def best(self) -> FinishedRound | None:
         """The round with the best report; None if there is no report yet."""
         return next((round_ for round_ in reversed(self.finished_rounds) if round_.is_best), None)
@@ -109,11 +131,8 @@ class DeepSearchState:
     @property
     def queries(self) -> list[str]:
         """All queries so far, without duplicates."""
-        return list(
-            dict.fromkeys(
-                query for round_ in self.finished_rounds for query in round_.answer.queries
-            )
-        )
+        summaries = [round_.summarize() for round_ in self.rounds]
+        return list(dict.fromkeys(query for summary in summaries for query in summary.queries))
 
     def with_answer(
         self, answer: ModelAnswer, report: CheckedReport, duration: float
@@ -150,7 +169,8 @@ class DeepSearchState:
         if best is None:
             return None
         answers = [round_.answer for round_ in self.finished_rounds]
-        metadata = run_metadata(self.request.question, duration, answers)
+        failed = [round_.reply for round_ in self.rounds if isinstance(round_, FailedRound)]
+        metadata = run_metadata(self.request.question, duration, answers, failed)
         notes = [self._verification_note() if stop_reason else "", metadata.note]
         summaries = tuple(round_.summarize() for round_ in self.rounds)
         return DeepSearchResult(

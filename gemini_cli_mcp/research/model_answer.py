@@ -80,10 +80,19 @@ class ModelAnswer:
         return self.report.verified
 
 
-def run_metadata(question: str, duration: float, answers: Sequence[ModelAnswer]) -> RunMetadata:
-    """Return the metadata of research that took `duration` seconds and had these answers."""
+def run_metadata(
+    question: str,
+    duration: float,
+    answers: Sequence[ModelAnswer],
+    failed: Sequence[Reply] = (),
+) -> RunMetadata:
+    """Return the metadata of research that took `duration` seconds and had these answers.
+
+    `failed` is what failed runs had found before they failed.
+    """
     replies = [answer.reply for answer in answers]
-    ledger = Ledger.from_replies(*replies)
+    ledger = Ledger.from_replies(*replies, *failed)
+    failed_ledger = Ledger.from_replies(*failed)
     levels = {reply.evidence for reply in replies}
     evidence: Evidence = next(level for level in _EVIDENCE_WEAKEST_FIRST if level in levels)
     last = answers[-1]
@@ -94,8 +103,18 @@ def run_metadata(question: str, duration: float, answers: Sequence[ModelAnswer])
         question=question,
         model=last.configured_model or next(iter(models), "auto-detected"),
         finished_at=datetime.now(UTC),
-        sources=_unique(url for answer in answers for url in answer.sources),
-        queries=_unique(query for answer in answers for query in answer.queries),
+        sources=_unique(
+            [
+                *(url for answer in answers for url in answer.sources),
+                *(source.url for source in failed_ledger.sources),
+            ]
+        ),
+        queries=_unique(
+            [
+                *(query for answer in answers for query in answer.queries),
+                *failed_ledger.queries,
+            ]
+        ),
         evidence=evidence,
         grounded=None if evidence == "none" else ledger.has_sources,
         provider=last.provider,

@@ -13,7 +13,7 @@ import anyio.to_thread
 import tenacity
 
 from gemini_cli_mcp.call_context import CallContext
-from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, PermissionDenied
+from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError
 from gemini_cli_mcp.providers.base import Provider, Reply
 from gemini_cli_mcp.research.citation_gate import check_text
 from gemini_cli_mcp.research.json_correction import correct, word_overlap
@@ -81,13 +81,12 @@ class Researcher:
                 max_attempts=max_cycles,
                 before_sleep=_log_retry,
             )
-        except PermissionDenied:
-            raise
         except ExecutionFailed as error:
-            raise ExecutionFailed(
+            if error.is_final:
+                raise
+            raise error.with_message(
                 "All retry and correction attempts were exhausted "
-                f"({cycles} of {max_cycles} cycles). Last error: {error.message}",
-                details=error.details,
+                f"({cycles} of {max_cycles} cycles). Last error: {error.message}"
             ) from None
         return replace(answer, cycles=cycles, usages=tuple(usages))
 

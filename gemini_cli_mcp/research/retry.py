@@ -101,6 +101,8 @@ async def with_retries(
 
 def _is_retryable(error: BaseException, context: CallContext) -> bool:
     """Whether the error is transient and the deadline leaves time for a retry."""
+    if isinstance(error, GeminiMcpError) and error.is_final:
+        return False
     if isinstance(error, RateLimited):
         return (error.retry_after_s or 0) < context.seconds_left
     return isinstance(error, ExecutionFailed | EngineFailed) and error.retryable

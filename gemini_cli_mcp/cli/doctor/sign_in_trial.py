@@ -23,7 +23,6 @@ from gemini_cli_mcp.errors import (
     ModelNotFound,
     NotSignedIn,
     RateLimited,
-    SignInMissing,
 )
 from gemini_cli_mcp.providers.gemini.api_route import (
     ApiRoute,
@@ -39,6 +38,7 @@ from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.sanitize import redact
 from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.sign_in_errors import SignInMissing
 from gemini_cli_mcp.workspace import Workspace
 
 TRIAL_PROMPT = "Reply with the single word OK. Do not search."

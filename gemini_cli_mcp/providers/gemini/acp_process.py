@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import anyio
 import anyio.abc
 
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.providers.gemini.acp_client import AcpClient, AcpError, AgentUnavailable
 from gemini_cli_mcp.providers.gemini.acp_lifecycle import IDLE, Lifecycle, ProcessState
 from gemini_cli_mcp.providers.gemini.acp_run import AcpRun
 from gemini_cli_mcp.providers.gemini.acp_sessions import AcpSessions
 from gemini_cli_mcp.providers.gemini.launcher import Launch
 from gemini_cli_mcp.providers.gemini.run_result import RunResult
-from gemini_cli_mcp.providers.gemini.telemetry_reader import TelemetryFile
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import ProgressCallback
 
 
 class AcpProcess:
@@ -32,7 +31,7 @@ class AcpProcess:
     ) -> None:
         self._client = client
         self._launch = launch
-        self._telemetry = TelemetryFile(launch.telemetry_file)
+        self._telemetry = launch.telemetry
         self._tasks = tasks
         self._settings = settings
         self._limits = settings.limits
@@ -157,7 +156,7 @@ class AcpProcess:
 
     # Runs
 
-    async def run(self, prompt: str, progress: ProgressCallback) -> RunResult:
+    async def run(self, prompt: str, context: CallContext) -> RunResult:
         """Run one prompt. Raise AgentUnavailable if it must be repeated in another process."""
         session_id = await self._sessions.acquire()
         self.run_count += 1
@@ -165,9 +164,8 @@ class AcpProcess:
             self._client,
             session_id,
             prompt,
-            progress,
+            context,
             self._launch,
-            self._telemetry,
             self._settings,
         )
         record = None
@@ -207,8 +205,8 @@ class AcpSlot:
 
     process: AcpProcess
 
-    async def run(self, prompt: str, progress: ProgressCallback) -> RunResult:
-        return await self.process.run(prompt, progress)
+    async def run(self, prompt: str, context: CallContext) -> RunResult:
+        return await self.process.run(prompt, context)
 
     def release(self) -> None:
         self.process.release()

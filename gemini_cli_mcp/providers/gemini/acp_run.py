@@ -6,17 +6,17 @@ import time
 
 import anyio
 
+from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.process.run import Completed, EndReason
 from gemini_cli_mcp.providers.gemini.acp_client import AcpClient, AgentUnavailable
 from gemini_cli_mcp.providers.gemini.acp_events import AcpTurn
 from gemini_cli_mcp.providers.gemini.events import EventLog
+from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls
 from gemini_cli_mcp.providers.gemini.launcher import Launch
 from gemini_cli_mcp.providers.gemini.run_result import RunResult, build_run_result
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
-from gemini_cli_mcp.providers.gemini.telemetry_evidence import Telemetry
-from gemini_cli_mcp.providers.gemini.telemetry_reader import TelemetryFile
+from gemini_cli_mcp.providers.gemini.telemetry_evidence import Telemetry, summarize
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import ProgressCallback
 
 TELEMETRY_POLL_INTERVAL = 0.1
 """Seconds between reads of the telemetry file while waiting for a run's events."""
@@ -32,19 +32,22 @@ class AcpRun:
         client: AcpClient,
         session_id: str,
         prompt: str,
-        progress: ProgressCallback,
+        context: CallContext,
         launch: Launch,
-        telemetry: TelemetryFile,
         settings: Settings,
     ) -> None:
         self._client = client
         self._session_id = session_id
         self._launch = launch
-        self._telemetry = telemetry
+        self._telemetry = launch.telemetry
         self._limits = settings.limits
         self._secrets = settings.secrets
-        self._turn = AcpTurn(session_id, EventLog(progress, self._limits, self._secrets))
-        telemetry.track(session_id)
+        self._context = context
+        self._failing_calls = FailingCalls(self._limits, self._secrets)
+        self._evidence_when_stopped: Telemetry | None = None
+        events = EventLog(context.progress, self._limits, self._secrets)
+        self._turn = AcpTurn(session_id, events)
+        self._telemetry.track(session_id)
         text = prompt.encode("utf-8", "replace").decode()
         self._response = client.prompt(session_id, text, self._turn.handle_update)
 
@@ -63,6 +66,8 @@ class AcpRun:
                 return "timeout"
             if now >= idle_deadline:
                 return "idle"
+            if self._should_stop():
+                return "stopped"
             # Not `await response`: it must survive our cancellation, since it confirms the cancel.
             remaining = min(deadline, idle_deadline) - now
             # Wake up regularly: the idle limit changes when a search starts.
@@ -76,10 +81,25 @@ class AcpRun:
             is_complete = record is None or record.is_finished
             exit_code = self._turn.finish(self._response, is_complete=is_complete)
             return self._build_result(Completed("exited", exit_code, ""), record, telemetry)
+        if end_reason == "stopped":
+            return self._build_result(
+                Completed("stopped", None, ""), telemetry=self._evidence_when_stopped
+            )
         await asyncio.wait({self._response}, timeout=self._limits.acp_cancel_timeout)
         if self.is_pending and not self._turn.events.is_searching:
             raise AgentUnavailable  # the process hangs; during a search it may be the API instead
         return self._build_result(Completed(end_reason, None, ""))
+
+    def _should_stop(self) -> bool:
+        """Report API calls that keep failing; return whether they end the run."""
+        events = self._telemetry.read_session(self._session_id)
+        self._failing_calls.update(events)
+        if message := self._failing_calls.describe():
+            self._context.progress(message)
+        if not self._failing_calls.should_stop(self._context.seconds_left):
+            return False
+        self._evidence_when_stopped = summarize(events)
+        return True
 
     def abandon(self) -> None:
         """Ignore what the turn still sends."""
@@ -101,10 +121,12 @@ class AcpRun:
         return read_and_delete_record(self._launch.home.path, self._session_id, official=True)
 
     async def _wait_for_telemetry(self, record: SessionRecord | None) -> Telemetry | None:
-        """Return the telemetry of the run; None if it is late. Wait only if tools were called."""
+        """Return the telemetry of the run; None if it is late. Wait only if it is needed."""
         tool_calls = self._turn.tool_calls
         telemetry = None
-        with anyio.move_on_after(self._limits.telemetry_timeout if tool_calls else 0):
+        # Without an answer, it may say why there is none.
+        must_wait = tool_calls or not self._turn.events.text
+        with anyio.move_on_after(self._limits.telemetry_timeout if must_wait else 0):
             while True:
                 telemetry = self._telemetry.summarize_session(
                     self._session_id, record.searches if record else ()
@@ -113,6 +135,7 @@ class AcpRun:
                     break
                 telemetry = None
                 await anyio.sleep(TELEMETRY_POLL_INTERVAL)
+        self._failing_calls.update(self._telemetry.read_session(self._session_id))
         self._telemetry.untrack(self._session_id)
         return telemetry
 
@@ -123,5 +146,12 @@ class AcpRun:
         telemetry: Telemetry | None = None,
     ) -> RunResult:
         return build_run_result(
-            completed, self._turn.events, record, telemetry, self._secrets, is_official_cli=True
+            completed,
+            self._turn.events,
+            record,
+            telemetry,
+            self._failing_calls,
+            self._launch.route,
+            self._secrets,
+            is_official_cli=True,
         )

@@ -20,6 +20,12 @@ class ApiRoute:
     proxy: str | None = None
     proxy_variable: str | None = None
 
+    @property
+    def summary(self) -> str:
+        """The host and the proxy, for an error message."""
+        host = without_password(self.url).partition("://")[2]
+        return f"{host} (via proxy {without_password(self.proxy)})" if self.proxy else host
+
     def __str__(self) -> str:
         url = without_password(self.url)
         route = f"{url} ({self.url_variable})" if self.url_variable else url.partition("://")[2]

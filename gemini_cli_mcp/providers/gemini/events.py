@@ -1,6 +1,7 @@
 """Parse the CLI's stdout: stream-json events, or plain text if it does not emit any."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -75,9 +76,14 @@ class EventLog:
         return any(search.error == UNFINISHED for search in self._searches.values())
 
     @property
+    def has_answered(self) -> bool:
+        """Whether the model has answered anything, so there is a connection to it."""
+        return bool(self._answer_parts or self._searches)
+
+    @property
     def idle_limit(self) -> float:
-        """Maximum seconds until the next output."""
-        return self.limits.search_idle_timeout if self.is_searching else self.limits.idle_timeout
+        """Maximum seconds until the next output; a search may take as long as the call."""
+        return math.inf if self.is_searching else self.limits.idle_timeout
 
     @property
     def usage(self) -> Usage | None:

@@ -5,10 +5,8 @@ modulo 256, an empty answer with 0, a killed run with 0 and no `result` event, a
 sign-in with 41 and text on stderr only.
 """
 
-import json
 import re
 from collections.abc import Sequence
-from typing import cast
 
 from gemini_cli_mcp.errors import (
     CliNotFound,
@@ -16,26 +14,16 @@ from gemini_cli_mcp.errors import (
     ConnectionFailed,
     ExecutionFailed,
     GeminiMcpError,
-    ModelNotFound,
-    NotSignedIn,
-    SignInMissing,
+    SafetyBlocked,
     TimedOut,
 )
 from gemini_cli_mcp.process.run import Completed
+from gemini_cli_mcp.providers.gemini.api_failures import classify_api_error
 from gemini_cli_mcp.providers.gemini.events import EventLog
-from gemini_cli_mcp.providers.quota_errors import is_quota_error, quota_error
-from gemini_cli_mcp.sanitize import error_excerpt, redact, replace_unsafe_chars
+from gemini_cli_mcp.sanitize import redact, replace_unsafe_chars
+from gemini_cli_mcp.sign_in_errors import LoginRejected, SignInMissing
 
-_PERSONAL_LOGIN = re.compile(r"IneligibleTierError|UNSUPPORTED_CLIENT|no longer supported for Gem")
-_KEY_REJECTED = re.compile(
-    r"API_KEY_INVALID|API key (?:not valid|expired)|UNAUTHENTICATED|PERMISSION_DENIED|invalid_grant"
-    r"|\b(?:code|status)\W{1,3}40[13]\b|Please set an Auth method|FatalAuthenticationError"
-)
-_ACCESS_DENIED = re.compile(r"PERMISSION_DENIED|\b(?:code|status)\W{1,3}403\b")
-_NO_CONNECTION = re.compile(r"\bfetch failed\b")
-_NO_CLOUD_CREDENTIALS = re.compile(r"Could not load the default credentials")
-_API_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*+)"')
-_MODEL_NOT_FOUND = re.compile(r"ModelNotFoundError|models/\S+ is not found")
+_BLOCKED = re.compile(r"response was blocked due to")
 _USAGE_ERROR = re.compile(
     r"^usage\b"
     r"|(?:unknown|unrecognized|unexpected|illegal|bad|invalid|no such) (?:argument|option|flag)"
@@ -56,6 +44,10 @@ _EXIT_DESCRIPTIONS = {
 }
 
 
+_API_STATUSES = {status % 256: status for status in (400, 401, 403, 429, 500, 502, 503, 504)}
+"""The HTTP status behind an exit code of the official CLI."""
+
+
 def is_usage_error(completed: Completed, events: EventLog) -> bool:
     """Whether the binary rejected our flags."""
     return (
@@ -67,18 +59,18 @@ def is_usage_error(completed: Completed, events: EventLog) -> bool:
 
 
 def classify_failure(
-    completed: Completed, events: EventLog, secrets: Sequence[str] = ()
+    completed: Completed,
+    events: EventLog,
+    secrets: Sequence[str] = (),
+    *,
+    was_blocked: bool = False,
 ) -> GeminiMcpError | None:
-    """Return the error of a failed run, with secrets redacted; None if it succeeded."""
+    """Return the error of a failed run, with secrets redacted; None if it succeeded.
+
+    `was_blocked`: the telemetry says that the safety filter blocked the last answer.
+    """
     details = _stderr_tail(completed.stderr, secrets)
     match completed.end_reason:
-        case "idle" if events.is_searching:
-            return TimedOut(
-                "A gemini web search did not return, so the run was stopped.",
-                hint="Set GEMINI_MODEL to a full model name such as gemini-2.5-flash. Searches "
-                "then use that model too, and a failing search fails immediately.",
-                details=details,
-            )
         case "idle":
             return TimedOut(
                 "gemini produced no output for too long and was stopped.", details=details
@@ -89,13 +81,19 @@ def classify_failure(
             return ExecutionFailed(
                 "gemini exceeded the output limit and was stopped.", details=details
             )
-        case "exited" | "finished":
+        case "exited" | "finished" | "stopped":
             pass
+    if was_blocked or _BLOCKED.search(events.error or ""):
+        return SafetyBlocked("The request was blocked by the model's safety filter.")
     if completed.exit_code != 0 or (events.result and events.result.failed):
         error_message = redact(_error_message(events), secrets)
-        return _classify_message(
+        error = _classify_message(
             completed.exit_code or 0, error_message, completed.stderr, details, secrets
         )
+        if isinstance(error, ConnectionFailed) and events.has_answered:
+            # The connection was lost, not missing, so another run may succeed.
+            return ExecutionFailed("The connection to the Gemini API was lost.", details=details)
+        return error
     if events.is_stream and events.result is None:
         return ExecutionFailed("gemini exited before completing its answer.", details=details)
     if not events.text.strip():
@@ -115,61 +113,18 @@ def _classify_message(
             hint="Install Node 20 or newer, or add its folder to PATH in the server's environment.",
             details=details,
         )
-    if _PERSONAL_LOGIN.search(text):
-        return NotSignedIn(
-            "Google no longer supports personal Google logins in the gemini CLI (since June 2026).",
-            hint="Create a key in Google AI Studio and set GEMINI_API_KEY, or sign in with Vertex "
-            "AI or an enterprise Code Assist licence.",
-            details=details,
-        )
-    if exit_code == 173 or is_quota_error(text):
-        return quota_error(text, details)
-    if exit_code == 41:
+    error = classify_api_error(_API_STATUSES.get(exit_code), text, details=details, secrets=secrets)
+    if exit_code == 41 and (error is None or isinstance(error, LoginRejected)):
         return SignInMissing("gemini found no sign-in that it can use.", details=details)
-    if _NO_CLOUD_CREDENTIALS.search(text):
-        return SignInMissing(
-            "Vertex AI has no credentials on this machine.",
-            hint="Run `gcloud auth application-default login`, or set "
-            "GOOGLE_APPLICATION_CREDENTIALS to the path of a key file.",
-            details=details,
-        )
-    if exit_code in (145, 147) or _KEY_REJECTED.search(text):
-        return NotSignedIn(_describe_rejection(exit_code, text, secrets), details=details)
-    if _MODEL_NOT_FOUND.search(text):
-        return ModelNotFound(
-            "The Gemini API does not recognize the requested model.",
-            hint="Set GEMINI_MODEL (and GEMINI_CORRECTION_MODEL) to a model that your key can use, "
-            "or unset it.",
-            details=details,
-        )
+    if error:
+        return error
     if exit_code == 52:
         return ConfigError(
             "gemini rejected its settings.",
             hint="Upgrade it with `npm install -g @google/gemini-cli@latest`.",
             details=details,
         )
-    if _NO_CONNECTION.search(error_message):
-        return ConnectionFailed(_describe_exit(exit_code, error_message), details=details)
     return ExecutionFailed(_describe_exit(exit_code, error_message), details=details)
-
-
-def _describe_rejection(exit_code: int, text: str, secrets: Sequence[str]) -> str:
-    """Say whether Google refused the sign-in or denied access, in the API's own words."""
-    is_denied = exit_code == 147 or _ACCESS_DENIED.search(text)
-    verdict = "Google denied access (403)" if is_denied else "Google refused the sign-in"
-    message = _api_message(text)
-    return f"{verdict}: {error_excerpt(message, secrets)}" if message else f"{verdict}."
-
-
-def _api_message(text: str) -> str:
-    """Return the message of the API's error, which may be JSON inside other errors' messages."""
-    message = ""
-    while match := _API_MESSAGE.search(text):
-        try:
-            message = text = str(cast("object", json.loads(match[0].partition(":")[2])))
-        except ValueError:
-            return message or match[1]
-    return message
 
 
 def _describe_exit(exit_code: int, error_message: str) -> str:

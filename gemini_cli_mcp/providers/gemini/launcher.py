@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gemini_cli_mcp.providers.gemini.api_route import ApiRoute, find_route
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path, find_gemini
+from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls
 from gemini_cli_mcp.providers.gemini.home import (
     Home,
     Profile,
@@ -16,6 +18,7 @@ from gemini_cli_mcp.providers.gemini.home import (
 )
 from gemini_cli_mcp.providers.gemini.session_record import read_and_delete_record
 from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, SignIns
+from gemini_cli_mcp.providers.gemini.telemetry_reader import TelemetryFile
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
@@ -33,10 +36,9 @@ class Launch:
     temp_folder: Path
     scratch: Path
     """Folder to remove if our own process is killed."""
-
-    @property
-    def telemetry_file(self) -> Path:
-        return self.home.telemetry_file(self.temp_folder)
+    telemetry: TelemetryFile
+    route: ApiRoute
+    """How it reaches the API."""
 
     def delete_temp_folder(self) -> None:
         shutil.rmtree(self.temp_folder, ignore_errors=True)
@@ -59,6 +61,12 @@ class RunLaunch(Launch):
     """Sign-ins to try if this one is missing."""
     emits_events: bool
     """Whether we ask for an event stream."""
+    failing_calls: FailingCalls
+
+    def read_failing_calls(self, session_id: str) -> FailingCalls:
+        """Return the failing API calls of the run so far."""
+        self.failing_calls.update(self.telemetry.read_session(session_id))
+        return self.failing_calls
 
     def delete_files(self, session_id: str | None) -> None:
         """Delete the files of a run that has no result: they contain the conversation."""
@@ -114,6 +122,8 @@ class Launcher:
             home,
             temp_folder,
             self._workspace.root(),
+            TelemetryFile(home.telemetry_file(temp_folder)),
+            find_route(self._environ, sign_in.auth_type),
         )
 
     def _prepare_run(
@@ -134,12 +144,15 @@ class Launcher:
             home,
             temp_folder,
             self._workspace.root(),
+            TelemetryFile(home.telemetry_file(temp_folder)),
+            find_route(self._environ, sign_in.auth_type),
             binary,
             profile,
             file,
             sign_in,
             tuple(other_sign_ins),
             emits_events,
+            FailingCalls(self._settings.limits, self._settings.secrets),
         )
 
     def _prepare_home(self, profile: Profile, sign_in: SignIn) -> tuple[Home, Path]:

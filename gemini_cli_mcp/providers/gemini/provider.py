@@ -7,7 +7,7 @@ import asyncio
 import errno
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -159,7 +159,7 @@ class GeminiCliProvider:
                     with self._breakers.guard(quota_key):
                         return await self._run_dedicated(request)
                 with suppress(AgentUnavailable), self._breakers.guard(quota_key):
-                    result = await slot.run(request.prompt, request.context.progress)
+                    result = await slot.run(request.prompt, request.context)
                     if error := request.failure(result):
                         raise error
                     return result
@@ -200,9 +200,19 @@ class GeminiCliProvider:
 
     async def _run_process(self, launch: RunLaunch, request: _RunRequest) -> RunResult:
         """Run one process; leave none of its files behind, even if cancelled."""
-        events = EventLog(request.context.progress, self._settings.limits, self._secrets)
+        context = request.context
+        events = EventLog(context.progress, self._settings.limits, self._secrets)
+
+        async def should_stop() -> bool:
+            if not (session_id := events.session_id):
+                return False
+            calls = await anyio.to_thread.run_sync(launch.read_failing_calls, session_id)
+            if message := calls.describe():
+                context.progress(message)
+            return calls.should_stop(context.seconds_left)
+
         try:
-            completed = await self._run_command(launch, request.prompt, events)
+            completed = await self._run_command(launch, request.prompt, events, should_stop)
             return await anyio.to_thread.run_sync(
                 read_run_result, launch, completed, events, self._secrets
             )
@@ -210,7 +220,13 @@ class GeminiCliProvider:
             await _finish_in_thread(lambda: launch.delete_files(events.session_id))
             raise
 
-    async def _run_command(self, launch: RunLaunch, prompt: str, events: EventLog) -> Completed:
+    async def _run_command(
+        self,
+        launch: RunLaunch,
+        prompt: str,
+        events: EventLog,
+        should_stop: Callable[[], Awaitable[bool]],
+    ) -> Completed:
         try:
             return await run(
                 launch.argv,
@@ -219,6 +235,7 @@ class GeminiCliProvider:
                 cwd=launch.cwd,
                 on_line=events.feed_line,
                 idle_timeout=lambda: events.idle_limit,
+                should_stop=should_stop,
                 # An upper bound only: the caller's own deadline expires first.
                 timeout=max(self._settings.timeout, self._settings.round_timeout),
                 scratch=launch.scratch,

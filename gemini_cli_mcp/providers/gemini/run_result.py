@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.errors import ConnectionFailed, GeminiMcpError
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.base import Reply
+from gemini_cli_mcp.providers.gemini.api_route import ApiRoute
 from gemini_cli_mcp.providers.gemini.events import EventLog
+from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls
 from gemini_cli_mcp.providers.gemini.failures import classify_failure, is_usage_error
 from gemini_cli_mcp.providers.gemini.launcher import RunLaunch
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
 from gemini_cli_mcp.providers.gemini.telemetry_evidence import Telemetry
-from gemini_cli_mcp.providers.gemini.telemetry_reader import read_telemetry
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ def read_run_result(
     if session_id := events.session_id:
         record = read_and_delete_record(launch.home.path, session_id, official=is_official)
         recorded = record.searches if record else ()
-        telemetry = read_telemetry(launch.telemetry_file, session_id, recorded)
+        launch.read_failing_calls(session_id)
+        telemetry = launch.telemetry.summarize_session(session_id, recorded)
     launch.delete_temp_folder()
     rejected_flags = launch.emits_events and not is_official and is_usage_error(completed, events)
     return build_run_result(
@@ -49,6 +51,8 @@ def read_run_result(
         events,
         record,
         telemetry,
+        launch.failing_calls,
+        launch.route,
         secrets,
         is_official_cli=is_official,
         rejected_flags=rejected_flags,
@@ -60,16 +64,35 @@ def build_run_result(
     events: EventLog,
     record: SessionRecord | None,
     telemetry: Telemetry | None,
+    failing_calls: FailingCalls,
+    route: ApiRoute,
     secrets: Sequence[str] = (),
     *,
     is_official_cli: bool,
     rejected_flags: bool = False,
 ) -> RunResult:
     """Return the result of a run with this evidence; an official CLI should have telemetry."""
-    reply = _build_reply(events, record, telemetry, is_official_cli=is_official_cli)
+    # If we stopped the run, its last search is missing on purpose.
+    min_searches = 0 if completed.end_reason == "stopped" else len(events.searches)
+    is_complete = telemetry is not None and len(telemetry.searches) >= min_searches
+    reply = _build_reply(
+        events, record, telemetry if is_complete else None, is_official_cli=is_official_cli
+    )
+    if completed.end_reason == "stopped":
+        failure = failing_calls.stop_error
+    else:
+        was_blocked = telemetry is not None and telemetry.was_blocked
+        failure = failing_calls.error_after_exit() or classify_failure(
+            completed, events, secrets, was_blocked=was_blocked
+        )
+    if isinstance(failure, ConnectionFailed):
+        failure = failure.with_message(f"No connection to {route.summary}.")
+    if failure and telemetry:
+        successes = tuple(search for search in telemetry.searches if search.sources)
+        failure = failure.with_searches(successes)
     return RunResult(
         reply,
-        classify_failure(completed, events, secrets),
+        failure,
         not reply.record_only and any(search.sources for search in reply.searches),
         events.helper_model(reply.model),
         completed.exit_code,
@@ -84,8 +107,7 @@ def _build_reply(
     *,
     is_official_cli: bool,
 ) -> Reply:
-    # With fewer searches than the events, the telemetry is cut off.
-    if telemetry and len(telemetry.searches) >= len(events.searches):
+    if telemetry:
         return Reply(
             events.text,
             telemetry.model or events.busiest_model,

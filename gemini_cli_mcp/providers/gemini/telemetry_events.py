@@ -16,11 +16,17 @@ _HELPER_ROLE = "utility_tool"
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """A request that a tool sent to the API."""
+    """A request to the API."""
 
     session_id: str
     sent_ms: float
+    role: str
     text: str
+    """What a tool asked for; empty for other requests."""
+
+    @property
+    def is_for_tool(self) -> bool:
+        return self.role == _HELPER_ROLE
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class ApiResponse:
     """Without tool calls."""
     candidate: GroundedCandidate | None
     """The answer to a tool; None if there is none, and for the main model."""
+    was_blocked: bool = False
+    """Whether the API's safety filter blocked the question or the answer."""
 
     @property
     def is_for_tool(self) -> bool:
@@ -44,11 +52,19 @@ class ApiResponse:
 
 @dataclass(frozen=True)
 class ApiError:
-    """The API refused a request of a tool."""
+    """The API refused a request, or could not be reached."""
 
     session_id: str
     sent_ms: float
     """When its request was sent."""
+    role: str
+    status: int | None
+    """HTTP status; None if there was no response."""
+    message: str
+
+    @property
+    def is_for_tool(self) -> bool:
+        return self.role == _HELPER_ROLE
 
 
 @dataclass(frozen=True)
@@ -90,12 +106,18 @@ def parse_event(name: str, attributes: dict[str, JsonValue]) -> TelemetryEvent |
     time_ms = _parse_time(attributes.get("event.timestamp"))
     duration_ms = _count(attributes.get("duration_ms"))
     match name:
-        case "api_request" if role == _HELPER_ROLE:
-            return ApiRequest(
-                session_id, time_ms, _parse_request_text(attributes.get("request_text"))
+        case "api_request":
+            # Only the tools' requests: those of the main model hold whole conversations.
+            text = attributes.get("request_text") if role == _HELPER_ROLE else None
+            return ApiRequest(session_id, time_ms, str(role), _parse_request_text(text))
+        case "api_error":
+            return ApiError(
+                session_id,
+                time_ms - duration_ms,
+                str(role),
+                _count(attributes.get("status_code")) or None,
+                _error_message(attributes),
             )
-        case "api_error" if role == _HELPER_ROLE:
-            return ApiError(session_id, time_ms - duration_ms)
         case "api_response":
             # Only the tools' answers: those of the main model hold no evidence.
             text = attributes.get("response_text") if role == _HELPER_ROLE else None
@@ -106,6 +128,7 @@ def parse_event(name: str, attributes: dict[str, JsonValue]) -> TelemetryEvent |
                 str(attributes.get("model")),
                 _parse_usage(attributes),
                 parse_candidate(_parse_json(text)),
+                _was_blocked(attributes),
             )
         case "tool_call":
             return ToolCall(
@@ -116,6 +139,26 @@ def parse_event(name: str, attributes: dict[str, JsonValue]) -> TelemetryEvent |
             )
         case _:
             return None
+
+
+def _was_blocked(attributes: dict[str, JsonValue]) -> bool:
+    """Return whether a response says that it was blocked, instead of containing text."""
+    finish_reasons = attributes.get("finish_reasons")
+    if isinstance(finish_reasons, list) and "content_filter" in finish_reasons:
+        return True
+    match _parse_json(attributes.get("response_text")) if not finish_reasons else None:
+        case [*chunks]:
+            return any(_has_block_reason(chunk) for chunk in chunks)
+        case _:
+            return False
+
+
+def _has_block_reason(chunk: JsonValue) -> bool:
+    match chunk:
+        case {"promptFeedback": {"blockReason": str()}}:
+            return True
+        case _:
+            return False
 
 
 def _parse_request_text(encoded: JsonValue) -> str:

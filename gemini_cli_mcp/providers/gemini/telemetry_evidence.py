@@ -35,6 +35,8 @@ class Telemetry:
     """The model that wrote the answer."""
     usage: Usage
     """Total of all API calls, including those of the helpers."""
+    was_blocked: bool = False
+    """Whether the model's last answer was blocked by the safety filter."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,15 @@ def summarize(
     helper_calls = list(_pair_helper_calls(events)) if responses else []
     if not responses or not _is_complete(calls, helper_calls):
         return None
-    models = [response.model for response in responses if response.role == "main"]
+    main_responses = [response for response in responses if response.role == "main"]
     usage = sum((response.usage for response in responses), start=Usage(tool_calls=len(calls)))
     return Telemetry(
         tuple(_match_searches(calls, helper_calls, recorded)),
         tuple(_collect_fetches(calls, helper_calls)),
         len(calls),
-        models[-1] if models else None,
+        main_responses[-1].model if main_responses else None,
         usage,
+        bool(main_responses) and main_responses[-1].was_blocked,
     )
 
 
@@ -141,6 +144,11 @@ def _collect_fetches(
                 yield RecordedFetch(pages=pages)
 
 
+def is_fetch_request(request: str) -> bool:
+    """Whether a tool's request asks for pages; a search's request is its query."""
+    return "<authorized_urls>" in request or request.startswith(_PAGE_PROMPT_START)
+
+
 def _is_page_prompt_for(request: str, call: ToolCall) -> bool:
     """Whether the request passes the pages that the CLI fetched for this call to its helper."""
     instructions = escape(call.arguments.prompt).replace("&#x27;", "&apos;")
@@ -154,14 +162,14 @@ def _pair_helper_calls(events: Sequence[TelemetryEvent]) -> Iterator[_HelperCall
     request was sent, which is its timestamp minus its duration. Both are sorted by that time.
     """
     requests = sorted(
-        (event for event in events if isinstance(event, ApiRequest)),
+        (event for event in events if isinstance(event, ApiRequest) and event.is_for_tool),
         key=lambda request: request.sent_ms,
     )
     completions = sorted(
         (
             event
             for event in events
-            if isinstance(event, ApiError) or (isinstance(event, ApiResponse) and event.is_for_tool)
+            if isinstance(event, ApiError | ApiResponse) and event.is_for_tool
         ),
         key=lambda completion: completion.sent_ms,
     )

@@ -52,6 +52,14 @@ class TelemetryFile:
         """Start collecting the events of this session."""
         self._events.setdefault(session_id, [])
 
+    def read_session(self, session_id: str) -> Sequence[TelemetryEvent]:
+        """Return the events of a session since it was tracked or first read."""
+        self.track(session_id)
+        for event in self._new_events():
+            if (events := self._events.get(event.session_id)) is not None:
+                events.append(event)
+        return self._events[session_id]
+
     def summarize_session(
         self, session_id: str, recorded: Sequence[RecordedSearch] = ()
     ) -> Telemetry | None:
@@ -59,10 +67,7 @@ class TelemetryFile:
 
         `recorded` holds the searches of the session record, used to match responses to searches.
         """
-        for event in self._new_events():
-            if (events := self._events.get(event.session_id)) is not None:
-                events.append(event)
-        return summarize(self._events.get(session_id, []), recorded)
+        return summarize(self.read_session(session_id), recorded)
 
     def untrack(self, session_id: str) -> None:
         """Discard the events of this session."""
@@ -91,12 +96,3 @@ class TelemetryFile:
                         self._position = MAX_FILE_BYTES  # not a telemetry file
         except OSError:
             return
-
-
-def read_telemetry(
-    path: Path, session_id: str, recorded: Sequence[RecordedSearch] = ()
-) -> Telemetry | None:
-    """Return the evidence in the file of an exited process; None if it is incomplete."""
-    file = TelemetryFile(path)
-    file.track(session_id)
-    return file.summarize_session(session_id, recorded)
