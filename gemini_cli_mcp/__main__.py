@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None, limits: Limits | None = None) -> in
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ConfigError as error:
-        return _report_config_error(error)
+        return _report_config_error(error, options)
     return code
 
 
@@ -139,9 +139,11 @@ def _doctor(options: Options, limits: Limits | None) -> int:
     return doctor(os.environ, options, limits)
 
 
-def _report_config_error(error: ConfigError) -> int:
-    message = redact(error.message, secret_values(os.environ))
-    print(f"[ERROR] {error.code}: {message}", file=sys.stderr)
+def _report_config_error(error: ConfigError, options: Options) -> int:
+    secrets = secret_values(os.environ)
+    print(f"[ERROR] {error.code}: {redact(error.message, secrets)}", file=sys.stderr)
+    if options.command not in ("serve", "gateway"):  # their logs have one line per event
+        print(redact(error.for_terminal().next_step, secrets), file=sys.stderr)
     return 1
 
 

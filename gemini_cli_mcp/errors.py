@@ -267,6 +267,9 @@ class ConfigError(GeminiMcpError):
 
     code = "CONFIG_ERROR"
     hint = "Fix the variable in the server's environment and restart the server."
+    terminal_hint = (
+        "Fix it and run the command again. `gemini-cli-mcp doctor` checks the configuration."
+    )
 
 
 class ModelNotFound(ConfigError):

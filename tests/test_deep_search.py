@@ -209,6 +209,11 @@ async def test_the_number_of_rounds_is_clamped(
     result = await stub.deep_search(max_iterations=max_iterations)
 
     assert result["metadata"]["iterations"] == rounds
+    if max_iterations in (None, rounds):
+        assert "clamped" not in result["metadata"]
+    else:
+        clamped = {"max_iterations": {"asked": max_iterations, "used": rounds}}
+        assert result["metadata"]["clamped"] == clamped
 
 
 @pytest.mark.parametrize("max_iterations", ["3", True, 2.5, [], float("nan"), float("inf")])

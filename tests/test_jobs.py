@@ -105,6 +105,27 @@ async def test_a_slow_deep_search_returns_a_job_that_can_be_polled(stub: Stub) -
     assert len(stub.runs) == 2
 
 
+async def test_the_same_question_joins_the_running_job_unless_a_fresh_one_is_wanted(
+    stub: Stub,
+) -> None:
+    stub.plays(deep_search_turn(verified_round(gate=True)))
+
+    async with in_process_client(stub) as client:
+        first = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
+        second = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
+        other = await call(client, "deep_search", query=QUESTION, wait_seconds=0, max_iterations=2)
+        fresh = await call(client, "deep_search", query=QUESTION, wait_seconds=0, fresh=True)
+        stub.open_gate()
+        done = await call(client, "deep_search", query=QUESTION)
+
+    assert second["job_id"] == first["job_id"]
+    assert "An earlier call had started this research" in second["message"]
+    assert "An earlier call" not in first["message"] + fresh["message"]
+    assert len(json.dumps(second)) < 600
+    assert len({first["job_id"], other["job_id"], fresh["job_id"]}) == 3
+    assert done["status"] == "done" and "An earlier call" in done["note"]
+
+
 async def test_a_deep_search_that_finishes_in_time_returns_its_report(stub: Stub) -> None:
     stub.plays(deep_search_turn())
 
@@ -437,23 +458,28 @@ async def wait_for(service: JobService, job: JobSnapshot) -> JobSnapshot:
 async def test_only_running_or_successful_undelivered_jobs_are_reused() -> None:
     searches = ControlledSearches()
     async with job_service(searches) as service:
+        assert service.find_same("me", REQUEST) is None
         running = service.submit("me", REQUEST)
-        assert service.submit("me", REQUEST).id == running.id
+        assert service.find_same("me", REQUEST) == running
+        service.mark_delivered(running.id)
+        assert service.find_same("me", REQUEST) == running
         searches.end_all(ExecutionFailed("It failed."))
         assert (await wait_for(service, running)).state is JobState.FAILED
         searches.restart()
+        assert service.find_same("me", REQUEST) is None
         after_failure = service.submit("me", REQUEST)
         await service.cancel(after_failure.id, "me")
+        assert service.find_same("me", REQUEST) is None
         after_cancel = service.submit("me", REQUEST)
         searches.end_all()
         assert (await wait_for(service, after_cancel)).state is JobState.DONE
 
-        assert len({running.id, after_failure.id, after_cancel.id}) == 3
-        assert service.submit("me", REQUEST).id == after_cancel.id
-        assert service.submit("you", REQUEST).id != after_cancel.id
-        assert service.submit("me", replace(REQUEST, max_rounds=2)).id != after_cancel.id
+        same = service.find_same("me", REQUEST)
+        assert same and same.id == after_cancel.id
+        assert service.find_same("you", REQUEST) is None
+        assert service.find_same("me", replace(REQUEST, max_rounds=2)) is None
         service.mark_delivered(after_cancel.id)
-        assert service.submit("me", REQUEST).id != after_cancel.id
+        assert service.find_same("me", REQUEST) is None
 
 
 async def test_closing_a_stdio_client_cancels_its_jobs(stub: Stub) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import anyio
 import jsonschema
 import pytest
+from mcp import MCPError
 from mcp.shared.subscriptions import ResourcesListChanged
-from mcp.types import ResourceListChangedNotification, TextContent
+from mcp.types import INVALID_PARAMS, ResourceListChangedNotification, TextContent
 
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.server.results import sanitized_result
@@ -154,6 +155,60 @@ async def test_invalid_arguments_return_an_invalid_input_error(
     assert (result.is_error, error["code"]) == (True, "INVALID_INPUT")
     assert "pydantic" not in json.dumps(error)
     assert stub.runs == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "message"),
+    [
+        ("search", {"q": "x"}, "`q`: unknown; did you mean `query`?"),
+        ("deep_search", {"query": "x", "maxIterations": 3}, "did you mean `max_iterations`?"),
+        ("grounded_search", {"query": "x", "thinkng": "low"}, "did you mean `thinking`?"),
+        ("web_search", {"query": "x", "zzz": 1}, "known: query, engine, recency, count"),
+        ("deep_search_result", {"job": "x"}, "did you mean `job_id`?"),
+        ("deep_search_cancel", {"id": "x", "job_id": "x"}, "`id`: unknown"),
+        ("deep_search", {"query": "x", "fresh": "yes"}, "`fresh` must be true or false"),
+    ],
+)
+async def test_unknown_arguments_are_refused_by_name(
+    stub: Stub, tool: str, arguments: dict[str, Any], message: str
+) -> None:
+    async with in_process_client(stub) as client:
+        result = await client.call_tool(tool, arguments)
+
+    assert result.structured_content
+    error = result.structured_content["error"]
+    assert error["code"] == "INVALID_INPUT"
+    assert message in error["message"]
+    assert stub.runs == []
+
+
+async def test_every_argument_is_described_and_no_others_are_allowed(stub: Stub) -> None:
+    async with in_process_client(stub) as client:
+        tools = (await client.list_tools()).tools
+
+    for tool in tools:
+        assert tool.input_schema["additionalProperties"] is False
+        for name, schema in tool.input_schema["properties"].items():
+            assert schema.get("description"), (tool.name, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("research", {}, "The prompt research needs `topic`."),
+        ("fact-check", {"claim": " "}, "The prompt fact-check needs `claim`."),
+        ("research", {"subject": "x"}, "`subject`: unknown; did you mean `topic`?"),
+        ("nothing", {}, "Unknown prompt 'nothing'; known: research, fact-check"),
+    ],
+)
+async def test_a_prompt_without_its_argument_is_refused_by_name(
+    stub: Stub, name: str, arguments: dict[str, str], message: str
+) -> None:
+    async with in_process_client(stub) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.get_prompt(name, arguments)
+
+    assert (caught.value.error.code, caught.value.error.message) == (INVALID_PARAMS, message)
 
 
 async def test_the_server_keeps_working_after_an_unknown_tool(stub: Stub) -> None:

@@ -1,5 +1,6 @@
 """Settings from environment variables, validated at startup."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,38 @@ def test_an_invalid_value_is_reported_with_the_expected_format(variable: str, va
         Settings.from_env({variable: value})
 
     assert caught.value.message.startswith(f"{variable}={value!r}: ")
-    assert "should be" in caught.value.message
+    assert re.search(r"should be |unknown value '\w+'; known: ", caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        (
+            "GEMINI_MCP_PROVIDERS",
+            "gemni",
+            "unknown provider 'gemni'; known: gemini, antigravity, api (did you mean gemini?)",
+        ),
+        ("GEMINI_MCP_GROUNDED_THINKING", "x", "unknown value 'x'; known: off, low, medium, high"),
+        ("GEMINI_MCP_TIMEOUT", "soon", "should be a number"),
+        ("GEMINI_MCP_TIMEOUT", "0", "should be greater than 0"),
+        ("GEMINI_MCP_TIMEOUT", "inf", "should be a finite number"),
+        ("GEMINI_MCP_MAX_CYCLES", "2.5", "should be a whole number"),
+        ("GEMINI_MCP_MAX_CYCLES", "0", "should be at least 1"),
+        ("GEMINI_MCP_MAX_CYCLES", "101", "should be at most 100"),
+        ("GEMINI_MCP_PROVIDERS", ",", "should have at least 1 entry"),
+        ("GEMINI_MODEL", "--yolo", "should be a model name, not a flag"),
+        (
+            "GEMINI_MCP_UPSTREAM_URL",
+            "ftp://x",
+            "should be a URL that starts with http:// or https://, without ? and #",
+        ),
+    ],
+)
+def test_problems_are_described_in_our_own_words(variable: str, value: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({variable: value})
+
+    assert caught.value.message == f"{variable}={value!r}: {problem}"
 
 
 def test_all_invalid_values_are_reported_together() -> None:

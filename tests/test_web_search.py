@@ -26,9 +26,11 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.json_values import object_or_empty
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.research.hits import renumber_marks
 from gemini_cli_mcp.settings.engines import EngineTarget, default_engines
 from gemini_cli_mcp.settings.engines_file import parse_provider_key
 from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import Hit
 from tests.support import (
     QUESTION,
     REAL_CLI,
@@ -40,7 +42,8 @@ from tests.support import (
     search_with_sources,
 )
 from tests.support.cli import run_command
-from tests.support.fake_api import POLL_INTERVAL, fake_api
+from tests.support.fake_api import POLL_INTERVAL, SEARCH, FakeApi, fake_api
+from tests.support.matrix import needs_real_cli
 from tests.support.mcp_server import in_process_client
 
 HIT = {
@@ -811,3 +814,35 @@ def test_the_example_in_the_documentation_is_valid(searcher: Searcher) -> None:
     assert engines_file.default == "google"
     assert [target.alias for target in engines_file.engines[1].targets] == ["work", "home"]
     assert engines_file.warnings == ()
+
+
+def hit(name: str) -> Hit:
+    return Hit(name, f"https://{name}.example/", name)
+
+
+@pytest.mark.parametrize(
+    ("summary", "shown", "renumbered"),
+    [
+        ("Blue.[1][2] Red.[3]", "ab", "Blue.[1][2] Red."),
+        ("Blue. [1, 3] Red [2].", "a", "Blue. [1] Red."),
+        ("Blue.[2]", "b", "Blue.[1]"),
+        ("蓝色[ref_2]。[ref_3]", "b", "蓝色[ref_1]。"),
+        ("Blue.[2, 3]", "cb", "Blue.[2, 1]"),
+        ("In [2024] and [4] and [0].", "a", "In [2024] and [4] and [0]."),
+        ("See [1](https://a.example/).", "b", "See [1](https://a.example/)."),
+    ],
+)
+def test_marks_count_the_hits_that_are_shown(summary: str, shown: str, renumbered: str) -> None:
+    found = [hit(name) for name in "abc"]
+
+    assert renumber_marks(summary, found, [hit(name) for name in shown]) == renumbered
+
+
+@needs_real_cli
+async def test_a_small_count_leaves_no_marks_of_other_hits(real: Stub, api: FakeApi) -> None:
+    api.calls = [SEARCH]
+
+    result = await real.web_search(count=1)
+
+    assert [hit["url"] for hit in result["hits"]] == [REDIRECT + "nasa"]
+    assert "[1]" in result["summary"] and "[2]" not in result["summary"]

@@ -101,18 +101,23 @@ class JobService:
         """Number of unfinished jobs."""
         return sum(not job.snapshot.is_finished for job in self._jobs.values())
 
-    def submit(self, owner: str, request: DeepSearchRequest) -> JobSnapshot:
-        """Start a job.
+    def find_same(self, owner: str, request: DeepSearchRequest) -> JobSnapshot | None:
+        """Return the owner's job for an equal request, if it is still running.
 
-        A client that timed out before it received the job id repeats its request. It then gets
-        the existing job, if that is still running or has succeeded.
+        A client that timed out before it received the job id repeats its request. It gets the
+        same job even if that has succeeded meanwhile.
         """
         self._remove_expired()
         for job in self._jobs.values():
             snapshot = job.snapshot
             is_same = (snapshot.owner, snapshot.request) == (owner, request)
-            if is_same and not job.is_id_delivered and _is_reusable(snapshot):
+            is_needed = not snapshot.is_finished or not job.is_id_delivered
+            if is_same and is_needed and _is_reusable(snapshot):
                 return snapshot
+        return None
+
+    def submit(self, owner: str, request: DeepSearchRequest) -> JobSnapshot:
+        """Start a job."""
         context = self._create_context(owner)
         job = _Job(JobSnapshot(owner, request), context, self._limits.progress_interval)
         self._tasks.start_soon(self._run, job, request, context)
@@ -136,7 +141,7 @@ class JobService:
         return [snapshot for snapshot in snapshots if snapshot.owner == owner]
 
     def mark_delivered(self, job_id: str) -> None:
-        """Record that the owner gets the job id now, so the same request starts a new job."""
+        """Record that the owner gets the job id now."""
         if job := self._jobs.get(job_id):
             job.is_id_delivered = True
 

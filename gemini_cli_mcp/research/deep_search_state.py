@@ -182,6 +182,7 @@ class DeepSearchState:
             issues=() if self.is_verified else self._all_issues(),
             citations=best.report.citations,
             truncated=best.answer.repair.truncated,
+            clamped_rounds=self.request.clamped_rounds,
         )
 
     def _can_replace_best(self, new: FinishedRound) -> bool:

@@ -16,6 +16,7 @@ _URL = re.compile(
     r"https?://[^\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffd<>\"`]+",
     re.I,
 )
+_MARK = re.compile(r"([ \t]?)\[(ref_)?(\d{1,3}(?:, ?\d{1,3})*)\](?!\()")
 _HOST = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9-]{1,63}|\[[0-9a-f:.]+\]",
     re.I,
@@ -50,6 +51,24 @@ def normalize_hits(hits: Sequence[Hit], max_hits: int) -> tuple[Hit, ...]:
         # Without room, the hit stays and its snippet goes.
         limited_hits.append(hit if remaining_chars >= 0 else replace(hit, snippet=None))
     return tuple(limited_hits)
+
+
+def renumber_marks(summary: str, found: Sequence[Hit], shown: Sequence[Hit]) -> str:
+    """Make marks such as [2] or [ref_2], which count the hits found, count the hits shown.
+
+    Marks of hits that are not shown are removed.
+    """
+    positions = {canonical_url(hit.url.strip()): number for number, hit in enumerate(shown, 1)}
+    numbers = [positions.get(canonical_url(hit.url.strip())) for hit in found]
+
+    def replace_mark(match: re.Match[str]) -> str:
+        space, prefix, marks = match[1], match[2] or "", [int(mark) for mark in match[3].split(",")]
+        if any(not 1 <= mark <= len(numbers) for mark in marks):
+            return match[0]  # not a mark
+        shown_marks = dict.fromkeys(number for mark in marks if (number := numbers[mark - 1]))
+        return f"{space}[{prefix}{', '.join(map(str, shown_marks))}]" if shown_marks else ""
+
+    return _MARK.sub(replace_mark, summary)
 
 
 def summarize_hits(hits: Sequence[Hit], max_chars: int) -> str:

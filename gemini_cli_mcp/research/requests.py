@@ -6,13 +6,14 @@ that is not valid.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gemini_cli_mcp.errors import InvalidInput
 from gemini_cli_mcp.providers.base import GroundingOptions
-from gemini_cli_mcp.sanitize import replace_unsafe_chars
+from gemini_cli_mcp.sanitize import replace_unsafe_chars, truncate_line
 from gemini_cli_mcp.settings.engines import DEFAULT_HITS, MAX_HITS, RECENCY_DAYS, Engine, Engines
 from gemini_cli_mcp.settings.env import MIN_ROUNDS, Settings
+from gemini_cli_mcp.suggestions import closest_name
 from gemini_cli_mcp.types import MAX_QUERY_CHARS, THINKING_TOKENS
 
 MAX_WAIT_SECONDS = 1e6
@@ -37,6 +38,13 @@ class DeepSearchRequest:
 
     question: str
     max_rounds: int
+    asked_rounds: int | None = field(default=None, compare=False)
+    """The number of rounds that was asked for, if it is out of range."""
+
+    @property
+    def clamped_rounds(self) -> tuple[int, int] | None:
+        """The maximum of rounds that was asked for and the one used, if they differ."""
+        return None if self.asked_rounds is None else (self.asked_rounds, self.max_rounds)
 
 
 @dataclass(frozen=True)
@@ -68,11 +76,13 @@ class JobResultRequest:
 
 
 def parse_search(arguments: Arguments) -> SearchRequest:
+    _reject_unknown(arguments, "query")
     return SearchRequest(_parse_query(arguments))
 
 
 def parse_deep_search(arguments: Arguments, settings: Settings) -> DeepSearchRequest:
     """Parse the arguments; an out-of-range `max_iterations` is clamped."""
+    _reject_unknown(arguments, "query", "max_iterations", "wait_seconds", "fresh")
     question = _parse_query(arguments)
     value = arguments.get("max_iterations")
     if value is None:
@@ -81,10 +91,20 @@ def parse_deep_search(arguments: Arguments, settings: Settings) -> DeepSearchReq
     if rounds is None:
         description = value if isinstance(value, float) else _json_type_name(value)
         raise InvalidInput(f"`max_iterations` must be a whole number, not {description}.")
-    return DeepSearchRequest(question, int(min(max(rounds, MIN_ROUNDS), settings.max_rounds)))
+    used = int(min(max(rounds, MIN_ROUNDS), settings.max_rounds))
+    return DeepSearchRequest(question, used, None if rounds == used else int(rounds))
+
+
+def parse_fresh(arguments: Arguments) -> bool:
+    """Return whether a deep search should start even if the same one is running."""
+    fresh = _value_or(arguments, "fresh", False)
+    if not isinstance(fresh, bool):
+        raise InvalidInput(f"`fresh` must be true or false, not {_json_type_name(fresh)}.")
+    return fresh
 
 
 def parse_grounded_search(arguments: Arguments, settings: Settings) -> GroundedSearchRequest:
+    _reject_unknown(arguments, "query", "model", "thinking", "include_thoughts")
     question = _parse_query(arguments)
     model = _value_or(arguments, "model", settings.grounded_model)
     thinking = _value_or(arguments, "thinking", settings.grounded_thinking)
@@ -102,6 +122,7 @@ def parse_grounded_search(arguments: Arguments, settings: Settings) -> GroundedS
 
 
 def parse_web_search(arguments: Arguments, engines: Engines) -> WebSearchRequest:
+    _reject_unknown(arguments, "query", "engine", "recency", "count")
     question = _parse_query(arguments)
     engine = _parse_engine(arguments, engines)
     recency = _value_or(arguments, "recency", "noLimit")
@@ -114,14 +135,21 @@ def parse_web_search(arguments: Arguments, engines: Engines) -> WebSearchRequest
 
 
 def parse_job_result(arguments: Arguments) -> JobResultRequest:
+    _reject_unknown(arguments, "job_id", "wait_seconds", "offset")
     wait_seconds = parse_wait_seconds(arguments)
     offset = _whole_number(_value_or(arguments, "offset", 0))
     if offset is None or offset < 0:
         raise InvalidInput("`offset` must be a non-negative integer.")
-    return JobResultRequest(parse_job_id(arguments), wait_seconds, int(offset))
+    return JobResultRequest(_parse_job_id(arguments), wait_seconds, int(offset))
 
 
-def parse_job_id(arguments: Arguments) -> str:
+def parse_job_cancel(arguments: Arguments) -> str:
+    """Return the id of the job to cancel."""
+    _reject_unknown(arguments, "job_id")
+    return _parse_job_id(arguments)
+
+
+def _parse_job_id(arguments: Arguments) -> str:
     job_id = arguments.get("job_id")
     if not isinstance(job_id, str):
         raise InvalidInput("`job_id` must be the string that `deep_search` returned.")
@@ -135,6 +163,14 @@ def parse_wait_seconds(arguments: Arguments) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InvalidInput("`wait_seconds` must be a non-negative number.")
     return min(value, MAX_WAIT_SECONDS)
+
+
+def _reject_unknown(arguments: Arguments, *known: str) -> None:
+    for name in arguments:
+        if name not in known:
+            suggestion = closest_name(name, known)
+            advice = f"did you mean `{suggestion}`?" if suggestion else f"known: {', '.join(known)}"
+            raise InvalidInput(f"`{truncate_line(name, 100)}`: unknown; {advice}")
 
 
 def _parse_query(arguments: Arguments) -> str:

@@ -85,7 +85,9 @@ def metadata_json(result: SearchResult | DeepSearchResult) -> JsonObject:
                 "stop_reason": result.stop_reason,
                 "verification": list(result.issues),
             }
-            truncation = _without_none(truncated=result.truncated or None)
+            truncation = _without_none(
+                truncated=result.truncated or None, clamped=_clamped_json(result.clamped_rounds)
+            )
     return {**common, **details, **optional, **truncation}
 
 
@@ -158,6 +160,13 @@ def _web_search_json(result: WebSearchResult) -> JsonObject:
         "note": UNTRUSTED_NOTE,
         "metadata": metadata,
     }
+
+
+def _clamped_json(clamped_rounds: tuple[int, int] | None) -> dict[str, dict[str, int]] | None:
+    if clamped_rounds is None:
+        return None
+    asked, used = clamped_rounds
+    return {"max_iterations": {"asked": asked, "used": used}}
 
 
 def _fallback_json(fallbacks: tuple[FallbackReason, ...]) -> list[dict[str, str]] | None:

@@ -109,6 +109,8 @@ class DeepSearchResult:
     """Why it is not verified."""
     citations: CitationCounts | None
     truncated: bool = False
+    clamped_rounds: tuple[int, int] | None = None
+    """The maximum of rounds that was asked for and the one used, if they differ."""
 
 
 @dataclass(frozen=True)

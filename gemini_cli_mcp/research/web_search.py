@@ -29,7 +29,7 @@ from gemini_cli_mcp.providers.registry import ProviderRegistry, without_account_
 from gemini_cli_mcp.research.citation_gate import check_report
 from gemini_cli_mcp.research.evidence import source_domain
 from gemini_cli_mcp.research.grounded_search import ask_until_grounded
-from gemini_cli_mcp.research.hits import normalize_hits, summarize_hits
+from gemini_cli_mcp.research.hits import normalize_hits, renumber_marks, summarize_hits
 from gemini_cli_mcp.research.requests import WebSearchRequest
 from gemini_cli_mcp.research.results import OptionSupport, WebSearchResult
 from gemini_cli_mcp.research.retry import Sleep, with_retries
@@ -133,6 +133,8 @@ async def web_search(
     except Exception as error:  # noqa: BLE001 - every error must name the engine
         raise _naming_engine(request, to_public_error(error)) from None
     summary = found.answer.summary
+    if summary is not None:
+        summary = renumber_marks(summary, found.answer.hits, hits)
     return WebSearchResult(
         summary=replace_unsafe_chars(
             summarize_hits(hits, MAX_SUMMARY_CHARS) if summary is None else summary

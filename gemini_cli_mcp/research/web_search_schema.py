@@ -16,7 +16,7 @@ def web_search_schema(engines: Engines) -> JsonObject:
             "type": "string",
             "minLength": 1,
             "maxLength": MAX_QUERY_CHARS,
-            "description": "The complete question, in the user's language",
+            "description": "What to search for, in words as for a search engine",
         },
         "engine": {
             "type": "string",
@@ -26,13 +26,24 @@ def web_search_schema(engines: Engines) -> JsonObject:
             ),
             **default_engine,
         },
-        "recency": {"type": "string", "enum": list(RECENCY_DAYS), "default": "noLimit"},
+        "recency": {
+            "type": "string",
+            "enum": list(RECENCY_DAYS),
+            "default": "noLimit",
+            "description": "Maximum age of the pages",
+        },
         "count": {
             "type": "integer",
             "minimum": 1,
             "maximum": MAX_HITS,
             "default": DEFAULT_HITS,
+            "description": "Maximum number of hits",
         },
     }
     required = ["query"] if engines.default else ["query", "engine"]
-    return {"type": "object", "required": required, "properties": properties}
+    return {
+        "type": "object",
+        "required": required,
+        "properties": properties,
+        "additionalProperties": False,
+    }

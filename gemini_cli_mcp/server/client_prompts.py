@@ -3,9 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcp.types import GetPromptResult, Prompt, PromptArgument, PromptMessage, TextContent
+from mcp import MCPError
+from mcp.types import (
+    INVALID_PARAMS,
+    GetPromptResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    TextContent,
+)
 
 from gemini_cli_mcp import prompts
+from gemini_cli_mcp.sanitize import truncate_line
 
 
 @dataclass(frozen=True)
@@ -19,18 +28,20 @@ class PromptDefinition:
     template: str
 
     def to_mcp(self) -> Prompt:
-        argument = PromptArgument(name=self.argument, required=True)
+        description = f"The {self.argument} to research"
+        argument = PromptArgument(name=self.argument, description=description, required=True)
         return Prompt(
             name=self.name, title=self.title, description=self.description, arguments=[argument]
         )
 
     def render(self, arguments: Mapping[str, str]) -> GetPromptResult:
-        """Return the prompt for these arguments; ValueError if they are not the declared ones."""
-        missing = {self.argument} - set(arguments)
-        if missing:
-            raise ValueError(f"Missing required arguments: {missing}")
-        if len(arguments) > 1:
-            raise ValueError(f"Error rendering prompt {self.name}")
+        """Return the prompt for these arguments; MCPError if they are not the declared ones."""
+        for name in arguments:
+            if name != self.argument:
+                message = f"`{truncate_line(name, 100)}`: unknown; did you mean `{self.argument}`?"
+                raise MCPError(INVALID_PARAMS, message)
+        if not arguments.get(self.argument, "").strip():
+            raise MCPError(INVALID_PARAMS, f"The prompt {self.name} needs `{self.argument}`.")
         text = prompts.render(self.template, **arguments)
         message = PromptMessage(role="user", content=TextContent(type="text", text=text))
         return GetPromptResult(description=self.description, messages=[message])
@@ -55,8 +66,9 @@ PROMPTS = (
 
 
 def get_prompt(name: str, arguments: Mapping[str, str]) -> GetPromptResult:
-    """Return a rendered prompt; ValueError if there is no such prompt or argument."""
+    """Return a rendered prompt; MCPError if there is no such prompt or argument."""
     for prompt in PROMPTS:
         if prompt.name == name:
             return prompt.render(arguments)
-    raise ValueError(f"Unknown prompt: {name}")
+    known = ", ".join(prompt.name for prompt in PROMPTS)
+    raise MCPError(INVALID_PARAMS, f"Unknown prompt {truncate_line(name, 100)!r}; known: {known}")

@@ -159,9 +159,12 @@ class ToolHandlers:
     ) -> Outcome:
         seconds = self._wait_seconds(requests.parse_wait_seconds(arguments), client)
         request = requests.parse_deep_search(arguments, self._settings)
-        job = self._jobs.submit(client.owner, request)
+        is_fresh = requests.parse_fresh(arguments)
+        same_job = None if is_fresh else self._jobs.find_same(client.owner, request)
+        job = same_job or self._jobs.submit(client.owner, request)
         sink = self._progress_sink(client)
-        return self._view(await self._jobs.wait(job.id, client.owner, seconds, sink))
+        job = await self._jobs.wait(job.id, client.owner, seconds, sink)
+        return self._view(job, is_shared=same_job is not None)
 
     async def _deep_search_result(
         self, arguments: Arguments, client: ClientCall, context: CallContext
@@ -175,13 +178,20 @@ class ToolHandlers:
     async def _deep_search_cancel(
         self, arguments: Arguments, client: ClientCall, context: CallContext
     ) -> Outcome:
-        job_id = requests.parse_job_id(arguments)
+        job_id = requests.parse_job_cancel(arguments)
         return self._view(await self._jobs.cancel(job_id, client.owner))
 
-    def _view(self, job: JobSnapshot, offset: int = 0, *, include_draft: bool = False) -> Outcome:
+    def _view(
+        self,
+        job: JobSnapshot,
+        offset: int = 0,
+        *,
+        include_draft: bool = False,
+        is_shared: bool = False,
+    ) -> Outcome:
         """Return what the owner gets of a job, among it the job id."""
         self._jobs.mark_delivered(job.id)
-        return JobView(job, time.monotonic(), offset, include_draft)
+        return JobView(job, time.monotonic(), offset, include_draft, is_shared)
 
     async def _convert(self, tool: str, outcome: Outcome) -> CallToolResult:
         return await to_thread.run_sync(to_call_tool_result, tool, outcome, self._settings.secrets)

@@ -10,6 +10,10 @@ from gemini_cli_mcp.server.pagination import paginate
 POLL_AFTER_SECONDS = 5
 """Seconds after which a model may poll again; that call waits for the job anyway."""
 
+SHARED_NOTE = (
+    "An earlier call had started this research, so no second one was started; `fresh: true` would."
+)
+
 
 @dataclass(frozen=True)
 class JobView:
@@ -21,13 +25,16 @@ class JobView:
     """Where a long report continues."""
     include_draft: bool = False
     """Whether the report so far is shown while the job is running."""
+    is_shared: bool = False
+    """Whether an earlier call had started the job for the same question."""
 
 
 def job_view(view: JobView) -> JsonObject:
     """Return the result of a finished job, or the status of a running one and what to do next."""
     job = view.job
     if job.result:
-        return paginate(job.result, job.id, view.offset)
+        page = paginate(job.result, job.id, view.offset)
+        return {**page, "note": SHARED_NOTE} if view.is_shared else page
     if job.error:
         return {**to_json(job.error), "status": "done", "job_id": job.id}
     step = f"{job.step} ({view.now - job.started_at:.0f} s)"
@@ -37,7 +44,8 @@ def job_view(view: JobView) -> JsonObject:
         "job_id": job.id,
         "poll_after_s": POLL_AFTER_SECONDS,
         "round": job.round_number,
-        "message": f"The research is still running: {step}. Call deep_search_result with job_id "
+        "message": f"{f'{SHARED_NOTE} ' if view.is_shared else ''}"
+        f"The research is still running: {step}. Call deep_search_result with job_id "
         f'"{job.id}" to wait for it; nothing is lost. Do not call deep_search again for this '
         "question.",
     }

@@ -120,6 +120,11 @@ _WAIT_SECONDS = {
     "minimum": 0,
     "description": "Seconds to wait for completion; omit unless you have a reason",
 }
+_FRESH = {
+    "type": "boolean",
+    "default": False,
+    "description": "Start anew even if the same question is being researched",
+}
 _OFFSET = {
     "type": "integer",
     "minimum": 0,
@@ -143,6 +148,7 @@ def tool_definitions(settings: Settings) -> list[ToolDefinition]:
         "type": "string",
         "enum": list(THINKING_TOKENS),
         "default": settings.grounded_thinking,
+        "description": "How long the model thinks; more is slower",
     }
     include_thoughts = {
         "type": "boolean",
@@ -185,6 +191,7 @@ def tool_definitions(settings: Settings) -> list[ToolDefinition]:
                     "query": _QUERY,
                     "max_iterations": max_iterations,
                     "wait_seconds": _WAIT_SECONDS,
+                    "fresh": _FRESH,
                 },
                 required="query",
             ),
@@ -209,4 +216,9 @@ def tool_definitions(settings: Settings) -> list[ToolDefinition]:
 
 
 def _arguments_schema(properties: Mapping[str, object], *, required: str) -> JsonObject:
-    return {"type": "object", "required": [required], "properties": dict(properties)}
+    return {
+        "type": "object",
+        "required": [required],
+        "properties": dict(properties),
+        "additionalProperties": False,
+    }

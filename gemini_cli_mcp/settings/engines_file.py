@@ -17,6 +17,7 @@ from gemini_cli_mcp import jsonc
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.settings.engines import FAMILIES, Engine, Engines, EngineTarget, GlmSettings
 from gemini_cli_mcp.settings.upstreams import DEFAULT_GATEWAY, GatewaySettings, StrictModel
+from gemini_cli_mcp.settings.validation import describe_problem
 
 MODEL_PREFIXES = ("gemini-", "glm-", "flash", "pro", "auto")
 """Prefixes of model names; anything else after the family is an account alias."""
@@ -80,7 +81,7 @@ def load_engines_file(path: Path, fallback: Engines) -> Engines:
         )
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}"
+            f"{'.'.join(map(str, item['loc'])) or 'the file'}: {describe_problem(item)}"
             for item in error.errors()
         )
         raise ConfigError(f"{_ERROR_PREFIX} {path}: {problems}") from None

@@ -20,6 +20,7 @@ from gemini_cli_mcp.sanitize import redact, secret_values
 from gemini_cli_mcp.settings.engines import Engines, default_engines
 from gemini_cli_mcp.settings.engines_file import load_engines_file
 from gemini_cli_mcp.settings.upstreams import BaseUrl
+from gemini_cli_mcp.settings.validation import describe_problem
 from gemini_cli_mcp.types import Thinking
 
 ProviderName = Literal["gemini", "antigravity", "api"]
@@ -248,15 +249,11 @@ class Settings(BaseModel):
             secrets = secret_values(environ, settings.engines.key_variables)
             return settings.model_copy(update={"secrets": secrets})
         except ValidationError as error:
-            problems = (
-                f"{variables[name]}={values[name]!r}: {_format_expectation(item['msg'])}"
-                for item in error.errors()
-                for name in [str(item["loc"][0])]
-            )
-            raise ConfigError(redact("; ".join(problems), secret_values(environ))) from None
-
-
-def _format_expectation(message: str) -> str:
-    """Turn a pydantic message into the end of our sentence."""
-    message = message.removeprefix("Value error, ").removeprefix("Input ")
-    return message[0].lower() + message[1:]
+            problems: dict[str, str] = {}  # the first one of each variable: others follow from it
+            for item in error.errors():
+                name = str(item["loc"][0])
+                noun = "provider" if name == "providers" else "value"
+                problem = f"{variables[name]}={values[name]!r}: {describe_problem(item, noun)}"
+                problems.setdefault(name, problem)
+            message = redact("; ".join(problems.values()), secret_values(environ))
+            raise ConfigError(message) from None
