@@ -18,7 +18,7 @@ logger = logging.getLogger(logs.PACKAGE)  # `__name__` is `__main__` with `pytho
 
 def main(arguments: list[str] | None = None, limits: Limits | None = None) -> int:
     """Run a command and return its exit code."""
-    options = parse_options(arguments)
+    options = parse_options(sys.argv[1:] if arguments is None else arguments)
     logs.configure("INFO")
     try:
         code = _run_command(options, limits)
@@ -46,7 +46,13 @@ def _run_command(options: Options, limits: Limits | None) -> int:
         return install(os.environ, options)
     if options.command == "doctor":
         return _doctor(options, limits)
+    if options.command == "completion":
+        from gemini_cli_mcp.cli.completion import print_completion
+
+        return print_completion(options)
     settings = Settings.from_env(os.environ, limits)
+    if options.quiet and settings.log_level in ("DEBUG", "INFO"):
+        settings = settings.model_copy(update={"log_level": "WARNING"})
     logs.configure(settings.log_level, settings.secrets)
     _warn_about_settings(settings)
     if options.command == "serve":
@@ -66,33 +72,18 @@ def _warn_about_settings(settings: Settings) -> None:
 def _run_terminal_command(settings: Settings, options: Options) -> int:
     from gemini_cli_mcp.cli import commands
 
-    query = {"query": options.query}
     match options.command:
         case "search":
-            return commands.search(settings, os.environ, query, as_json=options.json)
+            run = commands.search
         case "deep_search":
-            arguments = {**query, "max_iterations": options.max_iterations}
-            return commands.deep_search(
-                settings, os.environ, arguments, as_json=options.json, output=options.output
-            )
+            run = commands.deep_search
         case "grounded_search":
-            arguments = {
-                **query,
-                "model": options.model,
-                "thinking": options.thinking,
-                "include_thoughts": options.include_thoughts,
-            }
-            return commands.grounded_search(settings, os.environ, arguments, as_json=options.json)
+            run = commands.grounded_search
         case "web_search":
-            arguments = {
-                **query,
-                "engine": options.engine,
-                "recency": options.recency,
-                "count": options.count,
-            }
-            return commands.web_search(settings, os.environ, arguments, as_json=options.json)
+            run = commands.web_search
         case _:
-            return commands.login(settings, os.environ, options.provider)
+            run = commands.login
+    return run(settings, os.environ, options)
 
 
 def _serve_http(settings: Settings, options: Options) -> int:

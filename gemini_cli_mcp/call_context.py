@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 import anyio
 
 from gemini_cli_mcp.errors import GeminiMcpError, TimedOut
-from gemini_cli_mcp.types import ProgressCallback
+from gemini_cli_mcp.types import Findings, FindingsCallback, ProgressCallback
 
 LOCAL_OWNER = "stdio"
 """The owner of everything that a stdio client or terminal user starts."""
@@ -15,6 +15,10 @@ LOCAL_OWNER = "stdio"
 
 def ignore_progress(message: str) -> None:
     """Discard a progress message."""
+
+
+def ignore_findings(findings: Findings) -> None:
+    """Discard findings."""
 
 
 class CallContext:
@@ -26,6 +30,7 @@ class CallContext:
         progress: ProgressCallback = ignore_progress,
         timeout: float = math.inf,
         *,
+        report_findings: FindingsCallback = ignore_findings,
         timeout_message: str = "There was no answer",
         timeout_hint: str | None = None,
         parent: "CallContext | None" = None,
@@ -33,6 +38,7 @@ class CallContext:
         """The deadline is `timeout` seconds from now; `parent` is the call this is a part of."""
         self.owner = owner
         self.progress = progress
+        self.report_findings = report_findings
         self.timeout = timeout
         self._parent = parent
         self._deadline = anyio.current_time() + timeout
@@ -46,6 +52,7 @@ class CallContext:
         timeout: float = math.inf,
         *,
         progress: ProgressCallback | None = None,
+        report_findings: FindingsCallback | None = None,
         timeout_message: str = "There was no answer",
         timeout_hint: str | None = None,
     ) -> "CallContext":
@@ -54,6 +61,7 @@ class CallContext:
             self.owner,
             progress or self.progress,
             timeout,
+            report_findings=report_findings or self.report_findings,
             timeout_message=timeout_message,
             timeout_hint=timeout_hint,
             parent=self,

@@ -8,7 +8,7 @@ GeminiMcpError
 ├── RateLimited       RATE_LIMITED     waiting `retry_after_s` will help
 ├── TimedOut          TIMEOUT          a deadline passed
 ├── ExecutionFailed   EXECUTION_ERROR  the run failed, or its answer was unusable
-│   ├── Overloaded, ConnectionFailed, SafetyBlocked, RequestRejected, PermissionDenied
+│                      (`execution_errors` has the causes with a next step of their own)
 ├── NoResults         NO_RESULTS       the search succeeded but found nothing
 ├── EngineFailed      ENGINE_ERROR     a web_search engine failed
 ├── NotGrounded       NOT_GROUNDED     the model answered without searching
@@ -52,12 +52,16 @@ class GeminiMcpError(Exception):
         message: str,
         *,
         hint: str | None = None,
+        terminal_hint: str | None = None,
         details: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
+        """Without a hint, those of the class apply; one hint alone is for terminals too."""
         super().__init__(message)
         self.message = message
         self.next_step = self.hint if hint is None else hint
+        own_terminal_hint = self.terminal_hint or self.hint if hint is None else hint
+        self._terminal_step = own_terminal_hint if terminal_hint is None else terminal_hint
         self.details = details
         self.retry_after_s = retry_after_s
         self.searches: tuple[RecordedSearch, ...] = ()
@@ -85,13 +89,17 @@ class GeminiMcpError(Exception):
     def for_terminal(self) -> Self:
         """Return the same error with the hint for a person in a terminal."""
         error = copy(self)
-        if self.terminal_hint and self.next_step == self.hint:
-            error.next_step = self.terminal_hint
+        error.next_step = self._terminal_step
         return error
 
     def for_another_call(self, message: str, retry_after_s: float) -> Self:
         """Return the error for a call that fails for the same reason: without details of a run."""
-        return type(self)(message, hint=self.next_step, retry_after_s=retry_after_s)
+        return type(self)(
+            message,
+            hint=self.next_step,
+            terminal_hint=self._terminal_step,
+            retry_after_s=retry_after_s,
+        )
 
     def without_text(self) -> Self:
         """Return the same error without message, hint and details."""
@@ -110,6 +118,7 @@ class CliNotFound(GeminiMcpError):
 
     code = "CLI_NOT_FOUND"
     hint = INSTALL_HINT
+    terminal_hint = INSTALL_HINT.partition(" Desktop apps")[0]
 
 
 class NotSignedIn(GeminiMcpError):
@@ -119,6 +128,10 @@ class NotSignedIn(GeminiMcpError):
     hint = (
         "Set GEMINI_API_KEY in the server's environment (for Claude Desktop: in the `env` block of "
         "its configuration) or in ~/.gemini/.env, or run `gemini` once in a terminal to sign in."
+    )
+    terminal_hint = (
+        "Set GEMINI_API_KEY in this shell or in ~/.gemini/.env, or run `gemini-cli-mcp login "
+        "gemini`. `gemini-cli-mcp doctor` checks the sign-in."
     )
 
 
@@ -138,6 +151,7 @@ class RateLimited(GeminiMcpError):
     code = "RATE_LIMITED"
     retryable = True
     hint = "Wait, then call again. `retry_after_s`, if present, is the delay that Google requested."
+    terminal_hint = "Wait, then run the command again."
 
 
 class TimedOut(GeminiMcpError):
@@ -154,43 +168,6 @@ class ExecutionFailed(GeminiMcpError):
     code = "EXECUTION_ERROR"
     retryable = True
     hint = "Try again. If it keeps failing, run `gemini` in a terminal to see its error message."
-
-
-class Overloaded(ExecutionFailed):
-    """The Gemini API has no capacity for the request now."""
-
-    hint = "Try again in a few minutes, or set GEMINI_MODEL to another model."
-
-
-class ConnectionFailed(ExecutionFailed):
-    """The CLI could not connect to the Gemini API."""
-
-    is_final = True
-    hint = "Check the network or HTTPS_PROXY. `gemini-cli-mcp doctor` shows the route."
-
-
-class SafetyBlocked(ExecutionFailed):
-    """The model's safety filter blocked the question or the answer."""
-
-    retryable = False
-    is_final = True
-    hint = "Reword the question; the same words would be blocked again."
-
-
-class RequestRejected(ExecutionFailed):
-    """The Gemini API rejected the request as invalid."""
-
-    retryable = False
-    is_final = True
-    hint = "Reword the question, or set GEMINI_MODEL to another model."
-
-
-class PermissionDenied(ExecutionFailed):
-    """The CLI requested a permission that cannot be granted in a non-interactive run."""
-
-    retryable = False
-    is_final = True
-    hint = "Ask for something that only requires a web search."
 
 
 class NoResults(GeminiMcpError):
@@ -235,6 +212,7 @@ class Cancelled(GeminiMcpError):
 
     code = "CANCELLED"
     hint = "Call again if you still need the result."
+    terminal_hint = "Run the command again if you still need the result."
 
 
 class Busy(GeminiMcpError):

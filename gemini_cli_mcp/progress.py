@@ -39,8 +39,8 @@ class ProgressFeed:
         self._wake()
 
     async def forward_to(self, sink: ProgressSink) -> None:
-        """Send the last delivered message, all undelivered ones, and new ones until the end."""
-        position = max(0, self._delivered - 1)
+        """Send all messages that no sink has received yet, and new ones until the end."""
+        position = self._delivered
         while True:
             changed = self._changed
             if position < len(self._messages):

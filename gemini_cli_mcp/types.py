@@ -7,6 +7,18 @@ from typing import Literal
 ProgressCallback = Callable[[str], None]
 """Reports the current step as human-readable text. Must not block."""
 
+
+@dataclass(frozen=True)
+class Findings:
+    """URLs that a run has found, and tokens that it has used."""
+
+    urls: tuple[str, ...] = ()
+    tokens: int = 0
+
+
+FindingsCallback = Callable[[Findings], None]
+"""Reports what a run has found and used since its last report. Must not block."""
+
 Evidence = Literal["ledger", "events", "none"]
 """What proves the searches of a run: the provider's own records, its event stream, or nothing."""
 

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 import pytest
 
 from gemini_cli_mcp.errors import (
-    ConnectionFailed,
     ExecutionFailed,
     GeminiMcpError,
     ModelNotFound,
-    Overloaded,
     QuotaExhausted,
     RateLimited,
-    RequestRejected,
 )
+from gemini_cli_mcp.execution_errors import ConnectionFailed, Overloaded, RequestRejected
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.gemini.api_failures import classify_api_error
 from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls

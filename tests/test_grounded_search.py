@@ -23,11 +23,11 @@ from gemini_cli_mcp.errors import (
     NoProvider,
     NotGrounded,
     NotSignedIn,
-    PermissionDenied,
     QuotaExhausted,
     RateLimited,
     TimedOut,
 )
+from gemini_cli_mcp.execution_errors import PermissionDenied
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.antigravity.events import AgyEventLog
 from gemini_cli_mcp.research.grounded_search import error_markdown

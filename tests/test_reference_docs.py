@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from gemini_cli_mcp import errors
-from gemini_cli_mcp.cli.arguments import build_parser
+from gemini_cli_mcp.cli.arguments import build_parsers
 from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.variable_names import SECRET_VARIABLES, known_variables
@@ -72,19 +72,11 @@ def test_every_variable_of_the_stubs_is_listed_once() -> None:
     assert sorted(first_cells(page)) == sorted(stub_variables())
 
 
-def subcommands() -> dict[str, argparse.ArgumentParser]:
-    for action in build_parser()._actions:
-        choices: object = action.choices
-        if isinstance(choices, dict):
-            return cast("dict[str, argparse.ArgumentParser]", choices)
-    raise AssertionError("there are no subcommands")
-
-
 def test_every_command_is_listed_once_and_exists() -> None:
     table = COMMANDS.partition("## ")[0]
     rows = re.findall(r"^\| `([\w-]+)[^|]*\|", table, re.MULTILINE)
 
-    assert rows == list(subcommands())
+    assert rows == list(build_parsers()[1])
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
@@ -116,7 +108,9 @@ def documented_options() -> Iterator[tuple[str, str]]:
 
 def test_every_option_of_every_command_is_listed_once_and_exists() -> None:
     assert Counter(documented_options()) == Counter(
-        (name, option) for name, parser in subcommands().items() for option in options_of(parser)
+        (name, option)
+        for name, parser in build_parsers()[1].items()
+        for option in options_of(parser)
     )
     assert "--version" in COMMANDS
 

@@ -1,19 +1,21 @@
-"""Progress of running research: a live view in a terminal, otherwise plain lines."""
+"""Progress of running research on stderr: a live view in a terminal, otherwise plain lines."""
 
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.spinner import Spinner
 from rich.text import Text
 
 from gemini_cli_mcp import logs
+from gemini_cli_mcp.cli.wording import format_duration, format_tokens, pluralize
 from gemini_cli_mcp.research.deep_search import (
     DeepSearchEvent,
     DeepSearchFinished,
+    RoundFindings,
     RoundFinished,
     RoundStarted,
     RoundStep,
@@ -22,14 +24,17 @@ from gemini_cli_mcp.research.deep_search_state import ISSUE_TEXT
 from gemini_cli_mcp.research.results import RoundSummary
 from gemini_cli_mcp.sanitize import redact_known, truncate_line
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import ProgressCallback
+from gemini_cli_mcp.types import Findings
 
 MAX_STEPS = 5
-"""Maximum steps shown of the running round."""
+"""Maximum steps shown of a running call or round."""
 MAX_SITES = 10
 """Maximum sites listed for a finished round."""
 MAX_TEXT_CHARS = 200
 """Maximum characters shown of a query or message."""
+REFRESHES_PER_SECOND = 8
+SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+SEPARATOR = " · "
 
 
 class StderrConsole(Console):
@@ -42,68 +47,79 @@ class StderrConsole(Console):
         """Ignore it; rich would exit the program."""
 
     def print(self, *objects: object, **options: object) -> None:
+        options = {"soft_wrap": not self.is_terminal, **options}  # keep lines whole in a pipe
         with suppress(OSError):
             super().print(*objects, **options)  # pyright: ignore[reportArgumentType] - as for rich
 
 
-class SpinnerView:
-    """A single line with the current step."""
+class ProgressDisplay(Protocol):
+    """Shows what a call does; a deep search tells it by events."""
 
-    def __init__(self) -> None:
-        self._spinner = Spinner("dots")
-        self._started = time.monotonic()
-        self._message = ""
+    def show_step(self, message: str) -> None: ...
 
-    def update(self, message: str) -> None:
-        self._message = message
+    def show_findings(self, findings: Findings) -> None: ...
 
-    def __rich__(self) -> RenderableType:
-        seconds = time.monotonic() - self._started
-        self._spinner.update(text=Text(f"{self._message} ({seconds:.0f} s)"))
-        return self._spinner
+    def show_event(self, event: DeepSearchEvent) -> None: ...
 
 
-class RoundsView:
-    """The rounds of a deep search: finished rounds stay on screen, the running one updates."""
+class LiveView:
+    """What runs now, redrawn in place; finished rounds stay on screen above it."""
 
-    def __init__(self, max_rounds: int, secrets: Sequence[str], console: Console) -> None:
-        self._max_rounds = max_rounds
-        self._secrets = secrets
+    def __init__(self, console: Console, secrets: Sequence[str], max_rounds: int) -> None:
+        """`max_rounds` is 0 for calls without rounds."""
         self._console = console
-        self._spinner = Spinner("dots")
-        self._running: int | None = None
-        self._started = 0.0
+        self._secrets = secrets
+        self._max_rounds = max_rounds
+        self._started = time.monotonic()
+        self._round: int | None = None
         self._steps: list[str] = []
+        self._urls: set[str] = set()
+        self._tokens = 0
 
-    def show(self, event: DeepSearchEvent) -> None:
-        """Update the running round, or print a round that has ended."""
+    def show_step(self, message: str) -> None:
+        self._steps.append(redact_known(message, self._secrets))
+
+    def show_findings(self, findings: Findings) -> None:
+        self._urls.update(findings.urls)
+        self._tokens += findings.tokens
+
+    def show_event(self, event: DeepSearchEvent) -> None:
         match event:
             case RoundStarted(number):
-                self._running, self._started, self._steps = number, time.monotonic(), []
-            case RoundStep(_, message):
-                self._steps.append(redact_known(message, self._secrets))
+                self._round, self._steps = number, []
+            case RoundStep(number, message):
+                if number == self._round:  # the line of a finished round says how it ended
+                    self.show_step(message)
+            case RoundFindings(_, findings):
+                self.show_findings(findings)
             case RoundFinished(state):
-                self._running = None
-                self._console.print(
-                    self._finished_round(state.rounds[-1].summarize()), soft_wrap=True
-                )
+                self._round, self._steps = None, []
+                finished = state.rounds[-1].summarize()
+                self._console.print(self._finished_round(finished))
             case DeepSearchFinished():
                 pass
 
     def __rich__(self) -> RenderableType:
-        if self._running is None:
-            return ""
         seconds = time.monotonic() - self._started
-        name = self._name(self._running)
-        self._spinner.update(text=Text(f"{name} ({seconds:.0f} s)", "bold"))
-        steps = [Text(f"    {step}", "dim", no_wrap=True) for step in self._steps[-MAX_STEPS:]]
-        return Group(self._spinner, *steps)
+        frame = SPINNER_FRAMES[int(seconds * REFRESHES_PER_SECOND) % len(SPINNER_FRAMES)]
+        facts = [
+            self._round_name(self._round) if self._round else "",
+            format_duration(seconds),
+            pluralize(len(self._urls), "source", "s"),
+            format_tokens(self._tokens) if self._tokens else "",
+        ]
+        # One line each, cut at the edge: lines that wrap would make the view jump.
+        lines = [Text(f"{frame} {SEPARATOR.join(filter(None, facts))}", "bold")]
+        lines += [Text(f"    {step}", "dim") for step in self._steps[-MAX_STEPS:]]
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(*lines)
 
-    def _name(self, number: int) -> str:
+    def _round_name(self, number: int) -> str:
         return f"round {number}/{self._max_rounds}"
 
     def _finished_round(self, finished: RoundSummary) -> Text:
-        name, seconds = self._name(finished.number), f"{finished.duration:.1f} s"
+        name, seconds = self._round_name(finished.number), f"{finished.duration:.1f} s"
         if error := finished.error:
             message = redact_known(error.message, self._secrets)
             return Text(
@@ -129,67 +145,61 @@ class RoundsView:
         return text
 
 
+class PlainLines:
+    """One line per step; log lines tell where the rounds of a deep search start and end."""
+
+    def __init__(self, console: Console, secrets: Sequence[str], max_rounds: int) -> None:
+        self._console = console
+        self._secrets = secrets
+        self._max_rounds = max_rounds
+        self._started = time.monotonic()
+        self._round: int | None = None
+
+    def show_step(self, message: str) -> None:
+        seconds = format_duration(time.monotonic() - self._started)
+        self._console.print(f"{redact_known(message, self._secrets)} ({seconds})")
+
+    def show_findings(self, findings: Findings) -> None:
+        """Not shown: the summary has the totals."""
+
+    def show_event(self, event: DeepSearchEvent) -> None:
+        match event:
+            case RoundStarted(number):
+                self._round = number
+            case RoundStep(number, message):
+                if number == self._round:
+                    self.show_step(f"round {number}/{self._max_rounds}: {message}")
+            case RoundFinished():
+                self._round = None
+            case RoundFindings() | DeepSearchFinished():
+                pass
+
+
 @contextmanager
-def live_steps(settings: Settings) -> Generator[ProgressCallback]:
-    """Show the steps of one call: a spinner in a terminal, otherwise one line per step."""
+def live_progress(settings: Settings, max_rounds: int = 0) -> Generator[ProgressDisplay]:
+    """Show progress until the context ends; nothing if log lines of level INFO are hidden."""
     console = StderrConsole()
-    if not _is_terminal():
-        yield _line_printer(settings, console)
+    if not shows_progress(settings):
+        console.quiet = True
+        yield PlainLines(console, settings.secrets, max_rounds)
         return
-    view = SpinnerView()
-    with _live(settings, view, console):
-        yield lambda message: view.update(redact_known(message, settings.secrets))
-
-
-@contextmanager
-def live_rounds(
-    settings: Settings, max_rounds: int
-) -> Generator[Callable[[DeepSearchEvent], None]]:
-    """Show the rounds of a deep search: live in a terminal, otherwise one line per step."""
-    console = StderrConsole()
-    if not _is_terminal():
-        print_line = _line_printer(settings, console)
-
-        def show_step(event: DeepSearchEvent) -> None:
-            if isinstance(event, RoundStep):
-                print_line(f"round {event.number}/{max_rounds}: {event.message}")
-
-        yield show_step
+    # Not `console.is_terminal`: colours can be forced on a pipe, which cannot redraw.
+    if not (sys.stderr and sys.stderr.isatty()) or console.is_dumb_terminal:
+        yield PlainLines(console, settings.secrets, max_rounds)
         return
-    view = RoundsView(max_rounds, settings.secrets, console)
-    with _live(settings, view, console):
-        yield view.show
-    console.print()
-
-
-def _is_terminal() -> bool:
-    return bool(sys.stderr and sys.stderr.isatty())
-
-
-def _line_printer(settings: Settings, console: Console) -> ProgressCallback:
-    started = time.monotonic()
-
-    def print_line(message: str) -> None:
-        seconds = time.monotonic() - started
-        redacted = redact_known(message, settings.secrets)
-        console.print(f"{redacted} ({seconds:.0f} s)", soft_wrap=True)
-
-    return print_line
-
-
-@contextmanager
-def _live(settings: Settings, view: SpinnerView | RoundsView, console: Console) -> Generator[None]:
-    """Draw a view until the context ends."""
+    view = LiveView(console, settings.secrets, max_rounds)
     try:
-        with Live(view, console=console, refresh_per_second=10, transient=True):
+        with Live(view, console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True):
             # Log through the stderr that the view captures, without what the view already shows.
             level = "WARNING" if settings.log_level == "INFO" else settings.log_level
             logs.configure(level, settings.secrets)
-            yield
+            yield view
     finally:
         logs.configure(settings.log_level, settings.secrets)
+    if max_rounds:
+        console.print()
 
 
-def pluralize(count: int, noun: str, plural: str) -> str:
-    """Return "1 search", "2 searches"."""
-    return f"{count} {noun}{'' if count == 1 else plural}"
+def shows_progress(settings: Settings) -> bool:
+    """Whether progress and summaries are shown: like log lines of level INFO."""
+    return settings.log_level in ("DEBUG", "INFO")

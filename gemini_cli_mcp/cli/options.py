@@ -15,7 +15,9 @@ Command = Literal[
     "login",
     "doctor",
     "install",
+    "completion",
 ]
+Shell = Literal["bash", "zsh", "fish"]
 
 
 class Options(argparse.Namespace):
@@ -26,8 +28,9 @@ class Options(argparse.Namespace):
     host: str = "127.0.0.1"
     port: int = 8000
     allowed_host: Sequence[str] = ()
-    query: str = ""
+    words: Sequence[str] = ()
     json: bool = False
+    quiet: bool = False
     max_iterations: int | None = None
     output: Path | None = None
     model: str | None = None
@@ -45,3 +48,9 @@ class Options(argparse.Namespace):
     force: bool = False
     print: bool = False
     uninstall: bool = False
+    shell: Shell = "bash"
+
+    @property
+    def query(self) -> str:
+        """The question, whose words need no quotes."""
+        return " ".join(self.words)

@@ -2,16 +2,27 @@
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import cast
 
 from rich.console import Console
-from rich.markdown import Markdown
 
-from gemini_cli_mcp.cli.live_progress import StderrConsole, pluralize
-from gemini_cli_mcp.errors import Cancelled, GeminiMcpError
+from gemini_cli_mcp.cli.command_parser import BAD_USAGE_EXIT_CODE
+from gemini_cli_mcp.cli.interrupt import INTERRUPTED_EXIT_CODE
+from gemini_cli_mcp.cli.live_progress import SEPARATOR, StderrConsole, shows_progress
+from gemini_cli_mcp.cli.options import Options
+from gemini_cli_mcp.cli.report_view import print_report, report_markdown
+from gemini_cli_mcp.cli.wording import (
+    PROGRAM,
+    format_duration,
+    format_tokens,
+    name_arguments,
+    pluralize,
+)
+from gemini_cli_mcp.errors import Cancelled, GeminiMcpError, InvalidInput
 from gemini_cli_mcp.research.result_json import to_json
 from gemini_cli_mcp.research.results import (
     DeepSearchResult,
@@ -21,78 +32,80 @@ from gemini_cli_mcp.research.results import (
     SearchResult,
     WebSearchResult,
 )
-from gemini_cli_mcp.sanitize import escape_markdown, markdown_link, sanitize_json
+from gemini_cli_mcp.sanitize import sanitize_json
+from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import Usage
 
-INTERRUPTED_EXIT_CODE = 130
-"""The conventional exit code of a program interrupted with Ctrl-C."""
 
-
-def print_result(
-    outcome: Result | GeminiMcpError,
-    secrets: Sequence[str],
-    *,
-    as_json: bool,
-    output: Path | None = None,
-) -> int:
+def print_result(outcome: Result | GeminiMcpError, settings: Settings, options: Options) -> int:
     """Print a result or an error, and return the exit code."""
+    if isinstance(outcome, GeminiMcpError):
+        return _print_error(outcome.for_terminal(), settings, options)
     stderr = StderrConsole()
-    code = 1 if isinstance(outcome, GeminiMcpError) else 0
-    if output and not isinstance(outcome, GeminiMcpError):
+    secrets = settings.secrets
+    code = 0
+    if options.output:
         # First, so that the report is saved even if printing fails.
-        try:
-            report = str(sanitize_json(result_markdown(outcome), secrets))
-            output.write_text(report + "\n", encoding="utf-8")
-        except OSError as error:
-            stderr.print(f"{output} cannot be written: {error.strerror}.", style="bold red")
-            code = 1
+        code = _save(outcome, options.output, secrets)
     try:
-        if as_json:
-            payload = sanitize_json(to_json(outcome), secrets)
-            _print(json.dumps(payload, ensure_ascii=False, indent=2))
-        elif not isinstance(outcome, GeminiMcpError):
-            _print_report(str(sanitize_json(result_markdown(outcome), secrets)))
+        if options.json:
+            _print_json(outcome, secrets)
+        elif sys.stdout and sys.stdout.isatty():
+            print_report(outcome, Console(), secrets)
+        else:
+            _print(str(sanitize_json(report_markdown(outcome), secrets)))
     except BrokenPipeError:
         raise
     except OSError as error:
         stderr.print(f"stdout cannot be written: {error.strerror}.", style="bold red")
         code = 1
-    if not isinstance(outcome, GeminiMcpError):
-        summary = str(sanitize_json(_summary(outcome), secrets))
-        stderr.print("\n" + summary, style="dim")
-    elif not as_json:
-        message = f"{outcome.code}: {outcome.message}"
-        stderr.print(str(sanitize_json(message, secrets)), style="bold red")
-        stderr.print(str(sanitize_json(outcome.next_step, secrets)))
-    return INTERRUPTED_EXIT_CODE if isinstance(outcome, Cancelled) else code
+    _print_summary(outcome, stderr, settings)
+    return code
 
 
-def result_markdown(result: Result) -> str:
-    """Return what a person reads of a result."""
-    match result:
-        case SearchResult() | DeepSearchResult():
-            return result.report
-        case GroundedResult():
-            return result.text
-        case WebSearchResult():
-            return _hits_markdown(result)
+def _save(result: Result, path: Path, secrets: Sequence[str]) -> int:
+    try:
+        report = str(sanitize_json(report_markdown(result), secrets))
+        path.write_text(report + "\n", encoding="utf-8")
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror}."
+        StderrConsole().print(message, style="bold red")
+        return 1
+    return 0
 
 
-def _hits_markdown(result: WebSearchResult) -> str:
-    """Format the hits of a web search as a Markdown list."""
-    lines = [result.summary, ""]
-    for number, hit in enumerate(result.hits, 1):
-        details = " · ".join(escape_markdown(text) for text in (hit.source, hit.date) if text)
-        lines.append(f"{number}. {markdown_link(hit.title, hit.url)} ({details})")
-        if hit.snippet:
-            lines.append(f"   {escape_markdown(hit.snippet)}")
-    return "\n".join(lines)
-
-
-def _print_report(report: str) -> None:
-    if sys.stdout and sys.stdout.isatty():
-        Console().print(Markdown(report))
+def _print_error(error: GeminiMcpError, settings: Settings, options: Options) -> int:
+    """Print what happened, what to do next, and when; return the exit code."""
+    if options.json:
+        _print_json(error, settings.secrets)
     else:
-        _print(report)
+        stderr = StderrConsole()
+        message, next_step = f"{error.code}: {error.message}", error.next_step
+        if isinstance(error, InvalidInput):
+            command = options.command.replace("_", "-")
+            message = f"{PROGRAM} {command}: {name_arguments(error.message)}"
+            next_step = f"Run `{PROGRAM} {command} --help` for its arguments and examples."
+        lines = [(message, "bold red"), (name_arguments(next_step), "")]
+        if error.retry_after_s:
+            lines.append((f"Try again {_in_future(error.retry_after_s)}.", ""))
+        if error.details:
+            indented = "\n".join(f"  {line}" for line in error.details.splitlines())
+            lines.append((f"Details:\n{indented}", "dim"))
+        for text, style in lines:
+            stderr.print(str(sanitize_json(text, settings.secrets)), style=style)
+    if isinstance(error, Cancelled):
+        return INTERRUPTED_EXIT_CODE
+    return BAD_USAGE_EXIT_CODE if isinstance(error, InvalidInput) else 1
+
+
+def _in_future(seconds: float) -> str:
+    """Return "in 2 min 5 s, at 14:32:10"."""
+    clock = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
+    return f"in {format_duration(seconds)}, at {clock}"
+
+
+def _print_json(outcome: Result | GeminiMcpError, secrets: Sequence[str]) -> None:
+    _print(json.dumps(sanitize_json(to_json(outcome), secrets), ensure_ascii=False, indent=2))
 
 
 def _print(text: str) -> None:
@@ -102,37 +115,50 @@ def _print(text: str) -> None:
         print(text, flush=True)
 
 
-def _summary(result: Result) -> str:
-    """Return the line below a report: what was done, how long it took, and with which model."""
+def _print_summary(result: Result, stderr: Console, settings: Settings) -> None:
+    """Print what the reader must know, and what was done, how long and with which model."""
+    if isinstance(result, SearchResult | DeepSearchResult) and (note := result.metadata.note):
+        is_warning = not result.metadata.grounded
+        if is_warning and settings.log_level != "ERROR":
+            _print_line(stderr, f"\nWarning: {note}", "bold yellow", settings)
+        elif shows_progress(settings):
+            _print_line(stderr, f"\n{note}", "yellow", settings)
+    if shows_progress(settings):
+        _print_line(stderr, f"\n{SEPARATOR.join(_facts(result))}", "dim", settings)
+
+
+def _print_line(stderr: Console, text: str, style: str, settings: Settings) -> None:
+    stderr.print(str(sanitize_json(text, settings.secrets)), style=style)
+
+
+def _facts(result: Result) -> list[str]:
     match result:
         case SearchResult() | DeepSearchResult():
             metadata = result.metadata
-            parts = [
-                *_counts(metadata.queries, metadata.sources),
+            facts = [
+                *_counts(metadata.queries, metadata.sources, metadata.usage),
                 *_run_facts(metadata.duration, metadata.model, metadata.fallbacks),
             ]
             if isinstance(result, DeepSearchResult):
                 verified = "verified" if result.verified else "not verified"
-                parts = [verified, pluralize(len(result.rounds), "round", "s"), *parts]
-            note = metadata.note
+                facts = [verified, pluralize(len(result.rounds), "round", "s"), *facts]
+            return facts
         case GroundedResult():
-            parts = [
-                *_counts(result.queries, result.sources),
+            return [
+                *_counts(result.queries, result.sources, result.usage),
                 *_run_facts(result.duration, result.model, result.fallbacks),
             ]
-            note = ""
         case WebSearchResult():
-            parts = [
+            return [
                 f"engine {result.engine}",
                 pluralize(len(result.hits), "hit", "s"),
                 *_run_facts(result.duration, result.target.model, ()),
             ]
-            note = ""
-    return " · ".join(parts) + (f"\n{note}" if note else "")
 
 
-def _counts(queries: Sequence[str], sources: Sequence[object]) -> list[str]:
-    return [pluralize(len(queries), "search", "es"), pluralize(len(sources), "source", "s")]
+def _counts(queries: Sequence[str], sources: Sequence[object], usage: Usage | None) -> list[str]:
+    counts = [pluralize(len(queries), "search", "es"), pluralize(len(sources), "source", "s")]
+    return [*counts, format_tokens(usage.total_tokens)] if usage and usage.total_tokens else counts
 
 
 def _run_facts(duration: float, model: str, fallbacks: Sequence[FallbackReason]) -> list[str]:

@@ -9,6 +9,7 @@ from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.research.deep_search import (
     DeepSearchEvent,
     DeepSearchFinished,
+    RoundFindings,
     RoundFinished,
     RoundStarted,
     RoundStep,
@@ -93,6 +94,8 @@ def advance(job: JobSnapshot, event: JobEvent, now: float) -> JobSnapshot:
         case RoundStep(number, message):
             max_rounds = job.request.max_rounds if job.request else number
             return replace(job, step=f"round {number}/{max_rounds}: {message}")
+        case RoundFindings():
+            return job
         case RoundFinished(state):
             return replace(job, research=state)
         case CancelRequested():

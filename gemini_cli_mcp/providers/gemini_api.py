@@ -23,6 +23,7 @@ from gemini_cli_mcp.errors import (
 from gemini_cli_mcp.installation import extra_install_command
 from gemini_cli_mcp.json_values import JsonValue
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
+from gemini_cli_mcp.providers.findings import FindingsReporter
 from gemini_cli_mcp.providers.gemini_api_reply import parse_reply
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.providers.quota_errors import quota_error
@@ -73,13 +74,13 @@ class GeminiApiProvider:
         context.progress("asking the model")
         if file:
             return await self._generate(
-                self._correction_model, prompts.inline_file(prompt, file), {}
+                self._correction_model, prompts.inline_file(prompt, file), {}, context
             )
         config: GenerateContentConfigDict = {
             "tools": [{"google_search": {}}, {"url_context": {}}],
             "system_instruction": prompts.template_path("system-prompt").read_text("utf-8"),
         }
-        return await self._generate(self._model, prompt, config, links=True)
+        return await self._generate(self._model, prompt, config, context, links=True)
 
     async def grounded_search(
         self, query: str, options: GroundingOptions, context: CallContext
@@ -99,15 +100,23 @@ class GeminiApiProvider:
             "tools": [{"google_search": search_options}],
             "thinking_config": thinking_config,
         }
-        return await self._generate(model, query, config)
+        return await self._generate(model, query, config, context)
 
     async def _generate(
-        self, model: str, prompt: str, config: "GenerateContentConfigDict", *, links: bool = False
+        self,
+        model: str,
+        prompt: str,
+        config: "GenerateContentConfigDict",
+        context: CallContext,
+        *,
+        links: bool = False,
     ) -> Reply:
         names = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT")
         key = breaker_key("api", *map(self._environ.get, names), model)
         with self._breakers.guard(key):
-            return await self._request(model, prompt, config, links=links)
+            reply = await self._request(model, prompt, config, links=links)
+        FindingsReporter(context.report_findings).report_reply(reply)
+        return reply
 
     async def _request(
         self, model: str, prompt: str, config: "GenerateContentConfigDict", *, links: bool

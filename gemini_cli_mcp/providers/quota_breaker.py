@@ -37,7 +37,9 @@ class _OpenBreaker:
 class QuotaBreakers:
     """All breakers of one program."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_one_shot: bool = False) -> None:
+        """A program for one call does not log that later runs are not started."""
+        self._log_level = logging.DEBUG if is_one_shot else logging.WARNING
         self._open: dict[str, _OpenBreaker] = {}
 
     @property
@@ -97,7 +99,7 @@ class QuotaBreakers:
             if isinstance(error, RateLimited):
                 return  # the retry loop already waits a little
             delay = min(INITIAL_DELAY * 2.0 ** (refusals - 1), MAX_DELAY)
-        logger.warning("%s: not starting runs for %.0f s", error.code, delay)
+        logger.log(self._log_level, "%s: not starting runs for %.0f s", error.code, delay)
         self._open[key] = _OpenBreaker(error, time.monotonic() + delay, refusals)
 
 

@@ -35,13 +35,15 @@ class ProviderRegistry:
         environ: Mapping[str, str],
         *,
         warm: bool = False,
+        is_one_shot: bool = False,
     ) -> None:
+        """`is_one_shot`: the program ends after one call."""
         self._settings = settings
         self._workspace = workspace
         self._environ = without_account_keys(settings, environ)
         self._warm = warm and settings.warm > 0
         self.limiter = RunLimiter(settings.concurrency, settings.queue)
-        self.breakers = QuotaBreakers()
+        self.breakers = QuotaBreakers(is_one_shot=is_one_shot)
 
     @cached_property
     def configured(self) -> list[Provider]:

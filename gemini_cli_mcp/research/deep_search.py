@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ from gemini_cli_mcp.research.requests import DeepSearchRequest
 from gemini_cli_mcp.research.researcher import Researcher
 from gemini_cli_mcp.research.results import DeepSearchResult
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import ProgressCallback
+from gemini_cli_mcp.types import Findings
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,14 @@ class RoundStep:
 
 
 @dataclass(frozen=True)
+class RoundFindings:
+    """What the running round has found and used since the last such event."""
+
+    number: int
+    findings: Findings
+
+
+@dataclass(frozen=True)
 class RoundFinished:
     """A round has ended; with this state the search can go on, also in another process."""
 
@@ -72,7 +80,7 @@ class DeepSearchFinished:
     result: DeepSearchResult
 
 
-DeepSearchEvent = RoundStarted | RoundStep | RoundFinished | DeepSearchFinished
+DeepSearchEvent = RoundStarted | RoundStep | RoundFindings | RoundFinished | DeepSearchFinished
 
 
 def deep_search_context(owner: str, settings: Settings) -> CallContext:
@@ -132,19 +140,21 @@ def _stop_reason(state: DeepSearchState, context: CallContext) -> str | None:
 
 async def _run_round(
     state: DeepSearchState, context: CallContext, researcher: Researcher
-) -> AsyncGenerator[RoundStep | RoundFinished]:
+) -> AsyncGenerator[RoundStep | RoundFindings | RoundFinished]:
     """Run one round; it ends with the next state, whether it succeeded or failed."""
     number = len(state.rounds) + 1
     started = time.monotonic()
-    steps: asyncio.Queue[str | None] = asyncio.Queue()
-    # A task of its own: while the round runs, its steps are yielded. No cancel scope may be open
+    progress: asyncio.Queue[RoundStep | RoundFindings | None] = asyncio.Queue()
+    # A task of its own: while the round runs, its progress is yielded. No cancel scope may be open
     # when a generator yields, so the time limits and the scope that stops it are inside the task.
     stop = anyio.CancelScope()
-    task = asyncio.create_task(_ask_and_check(state, context, researcher, steps.put_nowait, stop))
-    task.add_done_callback(lambda _: steps.put_nowait(None))
+    task = asyncio.create_task(
+        _ask_and_check(state, context, researcher, progress.put_nowait, stop)
+    )
+    task.add_done_callback(lambda _: progress.put_nowait(None))
     try:
-        while (message := await steps.get()) is not None:
-            yield RoundStep(number, message)
+        while (event := await progress.get()) is not None:
+            yield event
     finally:
         stop.cancel()  # not task.cancel(): that would also interrupt shielded clean-up
         with anyio.CancelScope(shield=True):
@@ -171,14 +181,16 @@ async def _ask_and_check(
     state: DeepSearchState,
     context: CallContext,
     researcher: Researcher,
-    report: ProgressCallback,
+    report: Callable[[RoundStep | RoundFindings], None],
     stop: anyio.CancelScope,
 ) -> tuple[ModelAnswer, CheckedReport] | GeminiMcpError:
     """Ask for the report of the next round and check its citations; return any failure."""
     settings = researcher.settings
+    number = len(state.rounds) + 1
     part = context.part(
         settings.round_timeout,
-        progress=report,
+        progress=lambda message: report(RoundStep(number, message)),
+        report_findings=lambda findings: report(RoundFindings(number, findings)),
         timeout_message="The round did not finish",
         timeout_hint="Ask a narrower question, or raise GEMINI_MCP_ROUND_TIMEOUT.",
     )

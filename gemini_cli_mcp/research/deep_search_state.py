@@ -6,7 +6,7 @@ The state after a finished round is all that is needed to go on from there, also
 import re
 from dataclasses import dataclass, replace
 
-from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.errors import Cancelled, GeminiMcpError
 from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.research.citation_gate import CheckedReport
 from gemini_cli_mcp.research.evidence import Ledger, VerificationIssue, search_issue
@@ -64,7 +64,7 @@ class FinishedRound:
         return RoundSummary(
             self.number,
             self.duration,
-            self.answer.sources,
+            tuple(source.url for source in self.answer.sources),
             self.answer.queries,
             tuple(self.answer.ledger.sites),
             _summary(self.report.text),
@@ -222,8 +222,12 @@ class DeepSearchState:
         note = f"Verification was not completed in {count} round{'' if count == 1 else 's'}."
         for round_ in self.rounds:
             if isinstance(round_, FailedRound):
-                error = round_.error
-                note += f" Round {round_.number} failed with {error.code}: {error.message}"
+                error, name = round_.error, f"Round {round_.number}"
+                is_cancelled = isinstance(error, Cancelled)
+                outcome = (
+                    "was stopped." if is_cancelled else f"failed with {error.code}: {error.message}"
+                )
+                note += f" {name} {outcome}"
         if issues := self._all_issues():
             explanation = "; ".join(ISSUE_TEXT[issue] for issue in issues)
             note += f" A round claimed to be verified, but the claim was rejected: {explanation}."

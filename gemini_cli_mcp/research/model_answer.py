@@ -12,7 +12,7 @@ from gemini_cli_mcp.research.evidence import Ledger
 from gemini_cli_mcp.research.model_report import ModelReport
 from gemini_cli_mcp.research.results import FallbackReason, Repair, RunMetadata
 from gemini_cli_mcp.sanitize import error_excerpt
-from gemini_cli_mcp.types import Evidence, Usage
+from gemini_cli_mcp.types import Evidence, Source, Usage
 
 UNCHECKED_NOTES: dict[Evidence, str] = {
     "events": "Nothing was checked: the CLI reported its searches but not their results, so all "
@@ -49,11 +49,11 @@ class ModelAnswer:
         return Ledger.from_replies(self.reply)
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        """URLs that were found or fetched; for a plain-text CLI, those the model claims."""
+    def sources(self) -> tuple[Source, ...]:
+        """What was found or fetched; for a plain-text CLI, the URLs that the model claims."""
         if self.reply.evidence == "none":
-            return self.report.sources
-        return tuple(source.url for source in self.ledger.sources)
+            return tuple(Source(url, "") for url in self.report.sources)
+        return tuple(self.ledger.sources)
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -103,10 +103,10 @@ def run_metadata(
         question=question,
         model=last.configured_model or next(iter(models), "auto-detected"),
         finished_at=datetime.now(UTC),
-        sources=_unique(
+        sources=_unique_sources(
             [
-                *(url for answer in answers for url in answer.sources),
-                *(source.url for source in failed_ledger.sources),
+                *(source for answer in answers for source in answer.sources),
+                *failed_ledger.sources,
             ]
         ),
         queries=_unique(
@@ -142,6 +142,13 @@ def _evidence_note(evidence: Evidence, ledger: Ledger, replies: Sequence[Reply])
     if not ledger.searches:
         return "No web search was made, so the text is from the model's memory."
     return ""
+
+
+def _unique_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
+    by_url: dict[str, Source] = {}
+    for source in sources:
+        by_url.setdefault(source.url, source)
+    return tuple(by_url.values())
 
 
 def _unique(items: Iterable[str]) -> tuple[str, ...]:

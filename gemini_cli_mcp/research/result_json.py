@@ -58,7 +58,7 @@ def metadata_json(result: SearchResult | DeepSearchResult) -> JsonObject:
         "query": metadata.question,
         "model": metadata.model,
         "timestamp": metadata.finished_at.isoformat(timespec="seconds"),
-        "sources_visited": list(metadata.sources),
+        "sources_visited": [source.url for source in metadata.sources],
         "search_queries_used": list(metadata.queries),
         "evidence": metadata.evidence,
         "grounded": metadata.grounded,

@@ -49,7 +49,7 @@ class RunMetadata:
     question: str
     model: str
     finished_at: datetime
-    sources: tuple[str, ...]
+    sources: tuple[Source, ...]
     queries: tuple[str, ...]
     evidence: Evidence
     grounded: bool | None

@@ -17,9 +17,9 @@ from gemini_cli_mcp.errors import (
     InvalidInput,
     NoProvider,
     NotSignedIn,
-    PermissionDenied,
     RateLimited,
 )
+from gemini_cli_mcp.execution_errors import PermissionDenied
 from gemini_cli_mcp.providers.base import Provider
 from gemini_cli_mcp.research.results import FallbackReason
 
@@ -71,6 +71,9 @@ async def first_success(
         "No provider is available: "
         + "; ".join(f"{provider.name}: {error.message}" for provider, error in failures),
         hint=" ".join(f"{provider.name}: {error.next_step}" for provider, error in failures),
+        terminal_hint=" ".join(
+            f"{provider.name}: {error.for_terminal().next_step}" for provider, error in failures
+        ),
     )
 
 

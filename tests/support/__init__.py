@@ -18,6 +18,7 @@ from gemini_cli_mcp.research import requests
 from gemini_cli_mcp.research.deep_search import (
     DeepSearchEvent,
     DeepSearchFinished,
+    RoundFindings,
     RoundStep,
     deep_search,
     deep_search_context,
@@ -29,7 +30,7 @@ from gemini_cli_mcp.research.retry import Sleep
 from gemini_cli_mcp.research.search import search
 from gemini_cli_mcp.research.web_search import EngineProviders, web_search
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import ProgressCallback
+from gemini_cli_mcp.types import Findings, ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Stub:
         self.limits = Limits()
         """Limits of the program in this process; tests may change them."""
         self.messages: list[str] = []
+        self.findings: list[Findings] = []
         self.waits: list[float] = []
 
     @property
@@ -145,7 +147,9 @@ class Stub:
         with self.researcher(settings, sleep) as researcher:
             request = requests.parse_search({"query": query})
             context = CallContext(
-                progress=progress or self.messages.append, timeout=settings.timeout
+                progress=progress or self.messages.append,
+                timeout=settings.timeout,
+                report_findings=self.findings.append,
             )
             return to_json(await search(request, context, researcher))
 
@@ -169,6 +173,8 @@ class Stub:
                     if isinstance(event, RoundStep):
                         step = f"round {event.number}/{request.max_rounds}: {event.message}"
                         self.messages.append(step)
+                    if isinstance(event, RoundFindings):
+                        self.findings.append(event.findings)
                     if isinstance(event, DeepSearchFinished):
                         results.append(to_json(event.result))
                     if on_event:
@@ -228,6 +234,12 @@ class Stub:
             yield Researcher(settings, providers.configured, workspace, sleep)
         finally:
             workspace.close()
+
+    def require_findings(self, metadata: Result) -> None:
+        """Check that what was reported while a call ran adds up to what its result says."""
+        urls = [url for findings in self.findings for url in findings.urls]
+        assert sorted(set(urls)) == sorted(metadata["sources_visited"])
+        assert sum(item.tokens for item in self.findings) == metadata["usage"]["total_tokens"] > 0
 
     async def _record_wait(self, seconds: float) -> None:
         self.waits.append(seconds)

@@ -14,6 +14,7 @@ from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.research.deep_search import DeepSearchEvent, DeepSearchFinished
 from gemini_cli_mcp.research.requests import DeepSearchRequest
 from gemini_cli_mcp.research.results import DeepSearchResult, RoundSummary, RunMetadata
+from gemini_cli_mcp.types import Source
 
 REQUEST = DeepSearchRequest("Why is the sky blue?", 5)
 
@@ -36,7 +37,7 @@ def deep_search_result(
         question=question,
         model="test-model",
         finished_at=datetime.now(UTC),
-        sources=sources,
+        sources=tuple(Source(url, "") for url in sources),
         queries=tuple(query for round_summary in rounds for query in round_summary.queries),
         evidence="ledger",
         grounded=True,

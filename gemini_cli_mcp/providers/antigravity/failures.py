@@ -8,11 +8,11 @@ from gemini_cli_mcp.errors import (
     ExecutionFailed,
     GeminiMcpError,
     NotSignedIn,
-    PermissionDenied,
     QuotaExhausted,
     RateLimited,
     TimedOut,
 )
+from gemini_cli_mcp.execution_errors import PermissionDenied
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.antigravity.events import AgyEventLog
 from gemini_cli_mcp.sanitize import redact, replace_unsafe_chars

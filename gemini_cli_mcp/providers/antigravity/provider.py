@@ -28,6 +28,7 @@ from gemini_cli_mcp.providers.antigravity.events import SEARCH_TOOL, AgyEventLog
 from gemini_cli_mcp.providers.antigravity.failures import classify_failure
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
 from gemini_cli_mcp.providers.child_environment import allowed_variables
+from gemini_cli_mcp.providers.findings import FindingsReporter
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.settings.env import Settings
@@ -129,6 +130,7 @@ class AntigravityProvider:
                 context.progress("starting agy")
                 completed = await self._run(argv, stdin, events)
                 reply = events.reply()
+                FindingsReporter(context.report_findings).report_reply(reply)
                 has_sources = any(search.sources for search in reply.searches)
                 if (error := classify_failure(completed, events, self._secrets)) and not (
                     accept_failed_with_sources and has_sources

@@ -8,6 +8,7 @@ import anyio
 
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.process.run import Completed, EndReason
+from gemini_cli_mcp.providers.findings import FindingsReporter
 from gemini_cli_mcp.providers.gemini.acp_client import AcpClient, AgentUnavailable
 from gemini_cli_mcp.providers.gemini.acp_events import AcpTurn
 from gemini_cli_mcp.providers.gemini.events import EventLog
@@ -15,7 +16,7 @@ from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls
 from gemini_cli_mcp.providers.gemini.launcher import Launch
 from gemini_cli_mcp.providers.gemini.run_result import RunResult, build_run_result
 from gemini_cli_mcp.providers.gemini.session_record import SessionRecord, read_and_delete_record
-from gemini_cli_mcp.providers.gemini.telemetry_evidence import Telemetry, summarize
+from gemini_cli_mcp.providers.gemini.telemetry_evidence import Telemetry, found_so_far, summarize
 from gemini_cli_mcp.settings.env import Settings
 
 TELEMETRY_POLL_INTERVAL = 0.1
@@ -44,6 +45,7 @@ class AcpRun:
         self._secrets = settings.secrets
         self._context = context
         self._failing_calls = FailingCalls(self._limits, self._secrets)
+        self._findings = FindingsReporter(context.report_findings)
         self._evidence_when_stopped: Telemetry | None = None
         events = EventLog(context.progress, self._limits, self._secrets)
         self._turn = AcpTurn(session_id, events)
@@ -94,6 +96,7 @@ class AcpRun:
         """Report API calls that keep failing; return whether they end the run."""
         events = self._telemetry.read_session(self._session_id)
         self._failing_calls.update(events)
+        self._findings.report(found_so_far(events))
         if message := self._failing_calls.describe():
             self._context.progress(message)
         if not self._failing_calls.should_stop(self._context.seconds_left):
@@ -145,7 +148,7 @@ class AcpRun:
         record: SessionRecord | None = None,
         telemetry: Telemetry | None = None,
     ) -> RunResult:
-        return build_run_result(
+        result = build_run_result(
             completed,
             self._turn.events,
             record,
@@ -155,3 +158,5 @@ class AcpRun:
             self._secrets,
             is_official_cli=True,
         )
+        self._findings.report_reply(result.reply)
+        return result

@@ -5,14 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from gemini_cli_mcp.errors import (
-    ConnectionFailed,
-    ExecutionFailed,
-    GeminiMcpError,
-    ModelNotFound,
-    Overloaded,
-    RequestRejected,
-)
+from gemini_cli_mcp.errors import ExecutionFailed, GeminiMcpError, ModelNotFound
+from gemini_cli_mcp.execution_errors import ConnectionFailed, Overloaded, RequestRejected
 from gemini_cli_mcp.providers.quota_errors import is_quota_error, quota_error
 from gemini_cli_mcp.sanitize import error_excerpt
 from gemini_cli_mcp.sign_in_errors import (

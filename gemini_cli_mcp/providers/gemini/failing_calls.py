@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gemini_cli_mcp.errors import (
-    ConnectionFailed,
     ExecutionFailed,
     GeminiMcpError,
     ModelNotFound,
     NotSignedIn,
     QuotaExhausted,
-    RequestRejected,
 )
+from gemini_cli_mcp.execution_errors import ConnectionFailed, RequestRejected
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.gemini.api_failures import STATUS_WORDS, classify_api_error
 from gemini_cli_mcp.providers.gemini.telemetry_events import (

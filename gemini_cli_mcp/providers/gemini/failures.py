@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from gemini_cli_mcp.errors import (
     CliNotFound,
     ConfigError,
-    ConnectionFailed,
     ExecutionFailed,
     GeminiMcpError,
-    SafetyBlocked,
     TimedOut,
 )
+from gemini_cli_mcp.execution_errors import ConnectionFailed, SafetyBlocked
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.gemini.api_failures import classify_api_error
 from gemini_cli_mcp.providers.gemini.events import EventLog

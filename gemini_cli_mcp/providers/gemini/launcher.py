@@ -18,8 +18,10 @@ from gemini_cli_mcp.providers.gemini.home import (
 )
 from gemini_cli_mcp.providers.gemini.session_record import read_and_delete_record
 from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, SignIns
+from gemini_cli_mcp.providers.gemini.telemetry_evidence import found_so_far
 from gemini_cli_mcp.providers.gemini.telemetry_reader import TelemetryFile
 from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import Findings
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -63,10 +65,11 @@ class RunLaunch(Launch):
     """Whether we ask for an event stream."""
     failing_calls: FailingCalls
 
-    def read_failing_calls(self, session_id: str) -> FailingCalls:
-        """Return the failing API calls of the run so far."""
-        self.failing_calls.update(self.telemetry.read_session(session_id))
-        return self.failing_calls
+    def read_api_calls(self, session_id: str) -> Findings:
+        """Update `failing_calls`; return what the run has found and used so far."""
+        events = self.telemetry.read_session(session_id)
+        self.failing_calls.update(events)
+        return found_so_far(events)
 
     def delete_files(self, session_id: str | None) -> None:
         """Delete the files of a run that has no result: they contain the conversation."""

@@ -16,13 +16,14 @@ from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
+from anyio import to_thread
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, GeminiMcpError, InvalidInput
 from gemini_cli_mcp.process.run import Completed, run
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
+from gemini_cli_mcp.providers.findings import FindingsReporter
 from gemini_cli_mcp.providers.gemini.acp_client import AgentUnavailable
 from gemini_cli_mcp.providers.gemini.acp_pool import AcpPool
 from gemini_cli_mcp.providers.gemini.events import SEARCH_TOOL, EventLog
@@ -178,7 +179,7 @@ class GeminiCliProvider:
 
     async def _run_dedicated(self, request: _RunRequest) -> RunResult:
         """Run in a new process, trying each sign-in in turn."""
-        binary = await anyio.to_thread.run_sync(self._launcher.find_binary)
+        binary = await to_thread.run_sync(self._launcher.find_binary)
         request.context.progress("starting gemini")
         launch = await _prepare(
             lambda: self._launcher.prepare_run(binary, request.profile, request.file)
@@ -202,23 +203,26 @@ class GeminiCliProvider:
         """Run one process; leave none of its files behind, even if cancelled."""
         context = request.context
         events = EventLog(context.progress, self._settings.limits, self._secrets)
+        findings = FindingsReporter(context.report_findings)
 
         async def should_stop() -> bool:
             if not (session_id := events.session_id):
                 return False
-            calls = await anyio.to_thread.run_sync(launch.read_failing_calls, session_id)
-            if message := calls.describe():
+            findings.report(await to_thread.run_sync(launch.read_api_calls, session_id))
+            if message := launch.failing_calls.describe():
                 context.progress(message)
-            return calls.should_stop(context.seconds_left)
+            return launch.failing_calls.should_stop(context.seconds_left)
 
         try:
             completed = await self._run_command(launch, request.prompt, events, should_stop)
-            return await anyio.to_thread.run_sync(
+            result = await to_thread.run_sync(
                 read_run_result, launch, completed, events, self._secrets
             )
         except BaseException:
             await _finish_in_thread(lambda: launch.delete_files(events.session_id))
             raise
+        findings.report_reply(result.reply)
+        return result
 
     async def _run_command(
         self,
@@ -241,10 +245,9 @@ class GeminiCliProvider:
                 scratch=launch.scratch,
             )
         except OSError as error:
-            message = f"{launch.argv[0]} cannot be run: {error.strerror}."
-            if error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
-                raise CliNotFound(message) from None
-            raise ExecutionFailed(message) from None
+            is_unusable = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
+            error_type = CliNotFound if is_unusable else ExecutionFailed
+            raise error_type(f"{launch.argv[0]} cannot be run: {error.strerror}.") from None
 
 
 async def _prepare(prepare: Callable[[], RunLaunch]) -> RunLaunch:
@@ -267,7 +270,7 @@ async def _finish_in_thread(work: Callable[[], T]) -> tuple[T, bool]:
     `Task.cancel()` from Ctrl-C or from an HTTP server that aborts a request.
     """
     was_cancelled = False
-    working = asyncio.ensure_future(anyio.to_thread.run_sync(work))
+    working = asyncio.ensure_future(to_thread.run_sync(work))
     with anyio.CancelScope(shield=True):
         while not working.done():
             try:

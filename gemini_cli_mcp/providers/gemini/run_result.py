@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gemini_cli_mcp.errors import ConnectionFailed, GeminiMcpError
+from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.execution_errors import ConnectionFailed
 from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.base import Reply
 from gemini_cli_mcp.providers.gemini.api_route import ApiRoute
@@ -42,7 +43,7 @@ def read_run_result(
     if session_id := events.session_id:
         record = read_and_delete_record(launch.home.path, session_id, official=is_official)
         recorded = record.searches if record else ()
-        launch.read_failing_calls(session_id)
+        launch.read_api_calls(session_id)
         telemetry = launch.telemetry.summarize_session(session_id, recorded)
     launch.delete_temp_folder()
     rejected_flags = launch.emits_events and not is_official and is_usage_error(completed, events)

@@ -15,7 +15,7 @@ from gemini_cli_mcp.providers.gemini.telemetry_events import (
     ToolCall,
 )
 from gemini_cli_mcp.providers.grounding_metadata import GroundedCandidate
-from gemini_cli_mcp.types import RecordedFetch, RecordedSearch, Source, Usage
+from gemini_cli_mcp.types import Findings, RecordedFetch, RecordedSearch, Source, Usage
 
 _PAGE_PROMPT_START = (
     "Follow the user's instructions below using the provided webpage content.\n\n"
@@ -70,6 +70,16 @@ def summarize(
         main_responses[-1].model if main_responses else None,
         usage,
         bool(main_responses) and main_responses[-1].was_blocked,
+    )
+
+
+def found_so_far(events: Sequence[TelemetryEvent]) -> Findings:
+    """Return what a run has found and used, however incomplete its events are."""
+    responses = [event for event in events if isinstance(event, ApiResponse)]
+    candidates = [response.candidate for response in responses if response.candidate]
+    return Findings(
+        tuple(source.url for item in candidates for source in item.sources.values()),
+        sum(response.usage.total_tokens for response in responses),
     )
 
 
