@@ -1,13 +1,20 @@
 """What all layers below a tool know about the call they work for."""
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import anyio
 
 from gemini_cli_mcp.errors import GeminiMcpError, TimedOut
-from gemini_cli_mcp.types import Findings, FindingsCallback, ProgressCallback
+from gemini_cli_mcp.types import (
+    Findings,
+    FindingsCallback,
+    ProgressCallback,
+    RecordedFetch,
+    RecordedSearch,
+    Usage,
+)
 
 LOCAL_OWNER = "stdio"
 """The owner of everything that a stdio client or terminal user starts."""
@@ -114,3 +121,32 @@ class CallContext:
                     self._scopes.discard(scope)
             if scope.cancelled_caught:
                 raise self._cancel_error or self.timeout_error()
+
+
+class FindingsReporter:
+    """Reports the findings of one run to its call, each only once."""
+
+    def __init__(self, context: CallContext) -> None:
+        self._context = context
+        self._urls: set[str] = set()
+        self._tokens = 0
+
+    def report(self, total: Findings) -> None:
+        """Report what is new in everything that the run has found and used so far."""
+        urls = tuple(url for url in dict.fromkeys(total.urls) if url not in self._urls)
+        tokens = max(0, total.tokens - self._tokens)
+        if urls or tokens:
+            self._urls.update(urls)
+            self._tokens += tokens
+            self._context.report_findings(Findings(urls, tokens))
+
+    def report_rest(
+        self,
+        searches: Sequence[RecordedSearch],
+        fetches: Sequence[RecordedFetch],
+        usage: Usage | None,
+    ) -> None:
+        """Report what is new in the records of the run, which has ended."""
+        found = [source.url for search in searches for source in search.sources]
+        read = [page.url for fetch in fetches for page in fetch.pages]
+        self.report(Findings((*found, *read), usage.total_tokens if usage else 0))

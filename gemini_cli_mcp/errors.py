@@ -127,11 +127,11 @@ class NotSignedIn(GeminiMcpError):
     code = "AUTH_ERROR"
     hint = (
         "Set GEMINI_API_KEY in the server's environment (for Claude Desktop: in the `env` block of "
-        "its configuration) or in ~/.gemini/.env, or run `gemini` once in a terminal to sign in."
+        "its configuration) or in ~/.gemini/.env. `gemini-cli-mcp doctor` checks the sign-in."
     )
     terminal_hint = (
-        "Set GEMINI_API_KEY in this shell or in ~/.gemini/.env, or run `gemini-cli-mcp login "
-        "gemini`. `gemini-cli-mcp doctor` checks the sign-in."
+        "Set GEMINI_API_KEY in this shell or in ~/.gemini/.env. `gemini-cli-mcp doctor` checks "
+        "the sign-in."
     )
 
 

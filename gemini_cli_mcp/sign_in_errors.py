@@ -45,12 +45,12 @@ class LoginRejected(NotSignedIn):
     """Google does not accept the login any more, or it has expired."""
 
     hint = (
-        "Sign in again: run `gemini-cli-mcp login gemini` in a terminal, then restart the client. "
-        f"Or set GEMINI_API_KEY to a key from {KEY_PAGE} {IN_CLIENT}"
+        f"Set GEMINI_API_KEY to a valid key from {KEY_PAGE} {IN_CLIENT} With an enterprise login, "
+        "sign in again: run `gemini-cli-mcp login gemini` in a terminal."
     )
     terminal_hint = (
-        "Sign in again with `gemini-cli-mcp login gemini`, or set GEMINI_API_KEY to a key from "
-        f"{KEY_PAGE} {IN_TERMINAL}"
+        f"Set GEMINI_API_KEY to a valid key from {KEY_PAGE} {IN_TERMINAL} With an enterprise "
+        "login, sign in again: `gemini-cli-mcp login gemini`."
     )
 
 

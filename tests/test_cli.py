@@ -357,4 +357,5 @@ def test_in_a_terminal_the_rounds_are_shown(stub: Stub) -> None:
     assert "claims to be verified, but it did not search" in plain
     assert "· verified" in plain
     assert "[INFO]" not in plain and "Traceback" not in plain
+    assert "Deep search round 2 failed" not in plain  # the view says it
     assert process.returncode == 0

@@ -120,15 +120,18 @@ printf '%s\\n' "${COMPREPLY[@]}"
         ("gemini-cli-mcp web-search --rec", ["--recency"]),
         ("gemini-cli-mcp web-search --recency oneM", ["oneMonth"]),
         ("gemini-cli-mcp install clau", ["claude-desktop", "claude-code"]),
+        ("gemini-cli-mcp deep-search x --output rep", ["report.md"]),
     ],
 )
 def test_bash_completes_commands_options_and_values(
-    stub: Stub, typed: str, expected: list[str]
+    stub: Stub, typed: str, expected: list[str], tmp_path: Path
 ) -> None:
+    (tmp_path / "report.md").touch()
     script = run_command(stub, "completion", "bash").stdout
 
     completed = subprocess.run(
         ["bash", "--norc", "-c", BASH_COMPLETION, "bash", script, *typed.split()],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=30,

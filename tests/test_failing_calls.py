@@ -55,9 +55,10 @@ class Run:
         role: str = "utility_tool",
         ago: float = 0,
         message: str = "No capacity.",
+        duration: float = 0,
     ) -> None:
         sent_ms = self.sends(text, role, ago)
-        self.events.append(ApiError("s", sent_ms, role, status, message))
+        self.events.append(ApiError("s", sent_ms, role, status, message, duration * 1000))
         self.calls.update(self.events)
 
     def succeeds(self, text: str = "sky", role: str = "utility_tool") -> None:
@@ -141,10 +142,60 @@ def test_one_rejected_query_among_good_ones_does_not_end_the_run() -> None:
     assert run.calls.error_after_exit() is None
 
 
-def test_a_page_that_cannot_be_read_does_not_end_the_run_at_once() -> None:
+@pytest.mark.parametrize("status", [400, 503])
+def test_a_search_that_the_cli_has_given_up_does_not_end_the_run(clock: Clock, status: int) -> None:
+    run = Run()
+    run.succeeds("sky")
+    run.fails(status, "sea")
+
+    run.sends("", role="main")  # only after all tools have returned
+    run.calls.update(run.events)
+    clock.skip(2 * LIMITS.failing_call_timeout)
+
+    assert not run.stops()
+    assert not run.stops(seconds_left=1)
+
+
+PAGE = "<authorized_urls>\nhttps://a.example\n</authorized_urls>"
+
+
+def test_a_page_that_the_api_cannot_read_does_not_end_the_run(clock: Clock) -> None:
     run = Run()
 
-    run.fails(400, "<authorized_urls>\nhttps://a.example\n</authorized_urls>")
+    run.fails(400, PAGE)
+    clock.skip(2 * LIMITS.failing_call_timeout)
+
+    assert (run.stops(), run.calls.describe()) == (False, None)
+
+
+def test_an_answer_may_rest_on_pages_if_the_only_search_is_rejected() -> None:
+    run = Run()
+
+    run.succeeds(PAGE)
+    run.fails(400, "sea")
+
+    assert run.calls.error_after_exit() is None
+
+
+def test_a_search_sent_at_the_same_moment_is_not_blamed(clock: Clock) -> None:
+    """Only time links failures to requests, so they may be mistaken for each other."""
+    run = Run()
+    sent_ms = run.sends("sky")
+    run.sends("sea")
+    run.events.append(ApiError("s", sent_ms, "utility_tool", 503, "No capacity."))
+    run.calls.update(run.events)
+    clock.skip(2 * LIMITS.failing_call_timeout)
+
+    assert not run.stops()
+    run.fails(text="sky")  # certain, if it fails again
+    assert run.stops()
+
+
+def test_an_invalid_timestamp_does_not_end_the_run() -> None:
+    run = Run()
+
+    run.events.append(ApiError("s", -5.0, "utility_tool", 503, "No capacity."))
+    run.calls.update(run.events)
 
     assert not run.stops()
 
@@ -181,6 +232,38 @@ def test_a_lost_connection_may_come_back(clock: Clock) -> None:
     clock.skip(LIMITS.connection_timeout)
 
     assert not run.stops()
+    clock.skip(LIMITS.failing_call_timeout)
+    assert run.stops()
+    assert str(run.calls.stop_error) == "The connection to the Gemini API was lost."
+
+
+@pytest.mark.parametrize(
+    ("role", "subject"), [("utility_tool", "Google's search"), ("main", "Gemini")]
+)
+def test_a_call_without_an_answer_gets_another_minute(
+    clock: Clock, role: str, subject: str
+) -> None:
+    """The CLI itself ends a request after a minute, as if there were no connection."""
+    run = Run()
+
+    run.fails(None, role=role, message="TypeError: fetch failed", ago=61, duration=61)
+    assert "failing (no answer), retrying: 2nd try, 61 s" in (run.calls.describe() or "")
+    assert not run.stops()
+    clock.skip(LIMITS.failing_call_timeout)
+
+    assert run.stops()
+    assert str(run.calls.stop_error) == f"{subject} did not answer within 61 s."
+
+
+@pytest.mark.parametrize("role", ["main", "utility_router"])
+def test_a_model_that_fails_for_a_minute_is_not_asked_again(clock: Clock, role: str) -> None:
+    run = Run()
+
+    run.fails(role=role)
+    assert not run.calls.has_lasted
+    clock.skip(LIMITS.failing_call_timeout)
+
+    assert run.calls.has_lasted
 
 
 def test_the_cause_is_told_before_the_deadline() -> None:
@@ -212,6 +295,19 @@ def test_each_failure_is_told_once(clock: Clock) -> None:
     ]
 
 
+def test_a_second_failing_call_is_told_after_the_first_has_recovered() -> None:
+    run = Run()
+    for _ in range(3):
+        run.fails(text="sky")
+    assert run.calls.describe()
+    run.succeeds("sky")
+    assert run.calls.describe() is None
+
+    run.fails(text="sea")
+
+    assert (run.calls.describe() or "").endswith("2nd try, 0 s")
+
+
 @pytest.mark.parametrize(
     ("failures", "line"),
     [
@@ -238,6 +334,15 @@ def test_the_line_says_what_fails(failures: Sequence[tuple[int, str, str]], line
         (400, '{"error": {"message": "API key not valid."}}', KeyRejected, "(400): API key not"),
         (None, '{"error": {"code": 403, "message": "Off."}}', AccessDenied, "(403): Off."),
         (None, "invalid_grant", LoginRejected, "refused the sign-in (401)"),
+        (503, "RetryableQuotaError: busy", Overloaded, "Gemini is overloaded (503)."),
+        (404, "<title>404 Not Found", RequestRejected, "not at the requested address (404)"),
+        (
+            400,
+            '{"error": {"message": "User location is not supported."}}',
+            AccessDenied,
+            "at this place (400): User location is not supported.",
+        ),
+        (503, "[API Error: Try later]", Overloaded, "Gemini is overloaded (503): Try later"),
         (502, "", ExecutionFailed, "Gemini failed (502 bad gateway)."),
         (520, "", ExecutionFailed, "Gemini failed (520)."),
         (400, '{"error": {"message": "Too long."}}', RequestRejected, "(400): Too long."),

@@ -1,21 +1,20 @@
 """Sources and tokens that are told while a run is going on."""
 
-from gemini_cli_mcp.providers.base import Reply
-from gemini_cli_mcp.providers.findings import FindingsReporter
+from gemini_cli_mcp.call_context import CallContext, FindingsReporter
 from gemini_cli_mcp.providers.gemini.telemetry_events import parse_event
 from gemini_cli_mcp.providers.gemini.telemetry_evidence import found_so_far
 from gemini_cli_mcp.types import Findings, RecordedSearch, Source, Usage
 
 
-def test_each_source_and_token_is_reported_once() -> None:
+async def test_each_source_and_token_is_reported_once() -> None:
     reported: list[Findings] = []
-    reporter = FindingsReporter(reported.append)
+    reporter = FindingsReporter(CallContext(report_findings=reported.append))
     search = RecordedSearch("q", sources=(Source("a", ""), Source("c", "")))
 
     reporter.report(Findings())
     reporter.report(Findings(("a", "b", "a"), 10))
     reporter.report(Findings(("a", "b"), 10))
-    reporter.report_reply(Reply("", None, "ledger", (search,), usage=Usage(total_tokens=25)))
+    reporter.report_rest((search,), (), Usage(total_tokens=25))
 
     assert reported == [Findings(("a", "b"), 10), Findings(("c",), 15)]
 

@@ -169,13 +169,16 @@ def search_event(query: str, **attributes: Any) -> JsonObject:
 
 
 def summarize_attributes(
-    events: Sequence[JsonObject], recorded: Sequence[RecordedSearch] = ()
+    events: Sequence[JsonObject],
+    recorded: Sequence[RecordedSearch] = (),
+    *,
+    is_cut_off: bool = False,
 ) -> Telemetry | None:
     """Summarize events given by their attributes in the file."""
     text = "\n".join(json.dumps({"attributes": attributes}) for attributes in events)
     parsed_events, rest = parse_events(text)
     assert not rest
-    return summarize(parsed_events, recorded)
+    return summarize(parsed_events, recorded, is_cut_off=is_cut_off)
 
 
 def test_responses_out_of_order_are_matched_to_their_searches() -> None:
@@ -201,6 +204,24 @@ def test_responses_out_of_order_are_matched_to_their_searches() -> None:
         ("two", None, [REDIRECT + "b"]),
         ("three", "503", []),
     ]
+
+
+def test_answered_searches_of_an_unfinished_turn_are_kept_if_the_run_is_stopped() -> None:
+    """The CLI writes the calls of a turn when all of them have ended."""
+    events = [
+        request_event("one", 1000),
+        request_event("two", 2000),
+        request_event("<authorized_urls>\nhttps://a.org\n</authorized_urls>", 3000),
+        response_event(grounded_candidate("a"), 1500, 500),
+        response_event(grounded_candidate("b"), 3500, 500),
+    ]
+
+    stopped = summarize_attributes(events, is_cut_off=True)
+    finished = summarize_attributes(events)
+
+    assert stopped and finished
+    assert [(search.query, len(search.sources)) for search in stopped.searches] == [("one", 1)]
+    assert finished.searches == ()
 
 
 def test_failed_requests_and_equal_timestamps_do_not_mix_up_responses() -> None:

@@ -114,6 +114,9 @@ async def test_the_same_question_joins_the_running_job_unless_a_fresh_one_is_wan
         first = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         second = await call(client, "deep_search", query=QUESTION, wait_seconds=0)
         other = await call(client, "deep_search", query=QUESTION, wait_seconds=0, max_iterations=2)
+        clamped = await call(
+            client, "deep_search", query=QUESTION, wait_seconds=0, max_iterations=9
+        )
         fresh = await call(client, "deep_search", query=QUESTION, wait_seconds=0, fresh=True)
         stub.open_gate()
         done = await call(client, "deep_search", query=QUESTION)
@@ -122,7 +125,7 @@ async def test_the_same_question_joins_the_running_job_unless_a_fresh_one_is_wan
     assert "An earlier call had started this research" in second["message"]
     assert "An earlier call" not in first["message"] + fresh["message"]
     assert len(json.dumps(second)) < 600
-    assert len({first["job_id"], other["job_id"], fresh["job_id"]}) == 3
+    assert len({job["job_id"] for job in (first, other, clamped, fresh)}) == 4
     assert done["status"] == "done" and "An earlier call" in done["note"]
 
 

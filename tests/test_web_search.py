@@ -217,7 +217,7 @@ def test_a_provider_key_is_parsed_into_family_alias_and_model(
 
 
 INVALID_FILES: dict[str, tuple[str, str]] = {
-    "invalid JSON": ('{"webSearch": ', "the file"),
+    "invalid JSON": ('{"webSearch": ', "the file: is not valid JSON: EOF while parsing"),
     "no engines": ('{"webSearch": {"engines": []}}', "webSearch.engines"),
     "no webSearch": ("{}", "webSearch"),
     "no description": (
@@ -823,6 +823,8 @@ def hit(name: str) -> Hit:
 @pytest.mark.parametrize(
     ("summary", "shown", "renumbered"),
     [
+        ("Use `xs[1]` and ``a`[1]``[1].", "b", "Use `xs[1]` and ``a`[1]``."),
+        ("[1]: definition\nA[1]: b `[1] alone", "b", "[1]: definition\nA: b ` alone"),
         ("Blue.[1][2] Red.[3]", "ab", "Blue.[1][2] Red."),
         ("Blue. [1, 3] Red [2].", "a", "Blue. [1] Red."),
         ("Blue.[2]", "b", "Blue.[1]"),

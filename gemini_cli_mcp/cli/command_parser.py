@@ -21,6 +21,9 @@ BAD_USAGE_EXIT_CODE = 2
 class CommandParser(argparse.ArgumentParser):
     """The parser of the program or of one of its commands."""
 
+    file_options: Sequence[argparse.Action] = ()
+    """The options whose values are paths."""
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and how to get help, and exit with 2."""
         print(f"{self.prog}: {message.removeprefix('argument ')}", file=sys.stderr)

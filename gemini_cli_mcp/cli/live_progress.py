@@ -1,5 +1,6 @@
 """Progress of running research on stderr: a live view in a terminal, otherwise plain lines."""
 
+import logging
 import sys
 import time
 from collections.abc import Generator, Sequence
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from gemini_cli_mcp import logs
 from gemini_cli_mcp.cli.wording import format_duration, format_tokens, pluralize
+from gemini_cli_mcp.research import deep_search
 from gemini_cli_mcp.research.deep_search import (
     DeepSearchEvent,
     DeepSearchFinished,
@@ -188,13 +190,16 @@ def live_progress(settings: Settings, max_rounds: int = 0) -> Generator[Progress
         yield PlainLines(console, settings.secrets, max_rounds)
         return
     view = LiveView(console, settings.secrets, max_rounds)
+    round_logger = logging.getLogger(deep_search.__name__)
     try:
         with Live(view, console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True):
             # Log through the stderr that the view captures, without what the view already shows.
             level = "WARNING" if settings.log_level == "INFO" else settings.log_level
             logs.configure(level, settings.secrets)
+            round_logger.disabled = True
             yield view
     finally:
+        round_logger.disabled = False
         logs.configure(settings.log_level, settings.secrets)
     if max_rounds:
         console.print()

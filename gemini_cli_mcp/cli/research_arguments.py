@@ -55,9 +55,10 @@ def _add_deep_search(subparsers: "Subparsers") -> None:
         metavar="N",
         help="maximum number of rounds, from 2 to DEEP_SEARCH_MAX_ITERATIONS (the default)",
     )
-    parser.add_argument(
+    output = parser.add_argument(
         "--output", type=Path, metavar="FILE.md", help="also write the report to this file"
     )
+    parser.file_options = (output,)
 
 
 def _add_grounded_search(subparsers: "Subparsers") -> None:

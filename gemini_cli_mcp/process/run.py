@@ -36,6 +36,8 @@ class Completed:
     """Negative if the command was killed by that signal."""
     stderr: str
     """The tail of stderr."""
+    duration: float = 0.0
+    """Seconds from its start to its end."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ async def run(
     is cancelled. If this process is killed meanwhile, the folder `scratch` is removed (Linux
     only). Raises OSError if the command cannot be started.
     """
+    started = time.monotonic()
     child = Child(on_line, max_stdout_bytes)
     async with spawn_child(child, argv, env, cwd, scratch, grace) as child_stdin:
         child_stdin.write(stdin)
@@ -96,7 +99,8 @@ async def run(
             is_finished=is_finished,
             should_stop=should_stop,
         )
-    return Completed(ended, child.exit_code, child.stderr.decode(errors="replace"))
+    stderr = child.stderr.decode(errors="replace")
+    return Completed(ended, child.exit_code, stderr, time.monotonic() - started)
 
 
 async def _wait_for_end(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import anyio.to_thread
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.call_context import CallContext, FindingsReporter
 from gemini_cli_mcp.errors import (
     ConfigError,
     ExecutionFailed,
@@ -23,7 +23,6 @@ from gemini_cli_mcp.errors import (
 from gemini_cli_mcp.installation import extra_install_command
 from gemini_cli_mcp.json_values import JsonValue
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
-from gemini_cli_mcp.providers.findings import FindingsReporter
 from gemini_cli_mcp.providers.gemini_api_reply import parse_reply
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.providers.quota_errors import quota_error
@@ -115,7 +114,7 @@ class GeminiApiProvider:
         key = breaker_key("api", *map(self._environ.get, names), model)
         with self._breakers.guard(key):
             reply = await self._request(model, prompt, config, links=links)
-        FindingsReporter(context.report_findings).report_reply(reply)
+        FindingsReporter(context).report_rest(reply.searches, reply.fetches, reply.usage)
         return reply
 
     async def _request(

@@ -16,7 +16,12 @@ _URL = re.compile(
     r"https?://[^\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffd<>\"`]+",
     re.I,
 )
-_MARK = re.compile(r"([ \t]?)\[(ref_)?(\d{1,3}(?:, ?\d{1,3})*)\](?!\()")
+_MARK_OR_OTHER = re.compile(
+    r"(?P<other>(?<!`)(`+)(?!`).*?(?<!`)\2(?!`)|(?m:^) {0,3}\[\d{1,3}\]:)"
+    r"|(?P<space>[ \t]?)\[(?P<prefix>(?:ref_)?)(?P<numbers>\d{1,3}(?:, ?\d{1,3})*)\](?!\()",
+    re.DOTALL,
+)
+"""A mark, or what only looks like one: code, or the definition of a link."""
 _HOST = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9-]{1,63}|\[[0-9a-f:.]+\]",
     re.I,
@@ -62,13 +67,16 @@ def renumber_marks(summary: str, found: Sequence[Hit], shown: Sequence[Hit]) -> 
     numbers = [positions.get(canonical_url(hit.url.strip())) for hit in found]
 
     def replace_mark(match: re.Match[str]) -> str:
-        space, prefix, marks = match[1], match[2] or "", [int(mark) for mark in match[3].split(",")]
+        if match["other"]:
+            return match[0]
+        marks = [int(mark) for mark in match["numbers"].split(",")]
         if any(not 1 <= mark <= len(numbers) for mark in marks):
             return match[0]  # not a mark
         shown_marks = dict.fromkeys(number for mark in marks if (number := numbers[mark - 1]))
-        return f"{space}[{prefix}{', '.join(map(str, shown_marks))}]" if shown_marks else ""
+        text = ", ".join(map(str, shown_marks))
+        return f"{match['space']}[{match['prefix']}{text}]" if shown_marks else ""
 
-    return _MARK.sub(replace_mark, summary)
+    return _MARK_OR_OTHER.sub(replace_mark, summary)
 
 
 def summarize_hits(hits: Sequence[Hit], max_chars: int) -> str:

@@ -141,6 +141,8 @@ def _evidence_note(evidence: Evidence, ledger: Ledger, replies: Sequence[Reply])
         return UNCHECKED_NOTES[evidence]
     if not ledger.searches:
         return "No web search was made, so the text is from the model's memory."
+    if not ledger.has_sources:
+        return "No web search returned sources, so nothing supports the text."
     return ""
 
 

@@ -6,7 +6,7 @@ that is not valid.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gemini_cli_mcp.errors import InvalidInput
 from gemini_cli_mcp.providers.base import GroundingOptions
@@ -38,7 +38,7 @@ class DeepSearchRequest:
 
     question: str
     max_rounds: int
-    asked_rounds: int | None = field(default=None, compare=False)
+    asked_rounds: int | None = None
     """The number of rounds that was asked for, if it is out of range."""
 
     @property

@@ -49,6 +49,8 @@ def describe_problem(problem: ErrorDetails, noun: str = "value") -> str:
             suggestion = closest_name(value, known)
             hint = f" (did you mean {suggestion}?)" if suggestion else ""
             return f"unknown {noun} {value!r}; known: {names}{hint}"
+        case "json_invalid":
+            return f"is not valid JSON: {context.get('error', 'cannot be parsed')}"
         case "extra_forbidden":
             return "is not a known field"
         case "string_pattern_mismatch":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.call_context import CallContext, FindingsReporter
 from gemini_cli_mcp.errors import (
     CliNotFound,
     ExecutionFailed,
@@ -28,7 +28,6 @@ from gemini_cli_mcp.providers.antigravity.events import SEARCH_TOOL, AgyEventLog
 from gemini_cli_mcp.providers.antigravity.failures import classify_failure
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
 from gemini_cli_mcp.providers.child_environment import allowed_variables
-from gemini_cli_mcp.providers.findings import FindingsReporter
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.settings.env import Settings
@@ -130,7 +129,7 @@ class AntigravityProvider:
                 context.progress("starting agy")
                 completed = await self._run(argv, stdin, events)
                 reply = events.reply()
-                FindingsReporter(context.report_findings).report_reply(reply)
+                FindingsReporter(context).report_rest(reply.searches, reply.fetches, reply.usage)
                 has_sources = any(search.sources for search in reply.searches)
                 if (error := classify_failure(completed, events, self._secrets)) and not (
                     accept_failed_with_sources and has_sources

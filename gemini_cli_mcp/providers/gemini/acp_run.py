@@ -6,9 +6,8 @@ import time
 
 import anyio
 
-from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.call_context import CallContext, FindingsReporter
 from gemini_cli_mcp.process.run import Completed, EndReason
-from gemini_cli_mcp.providers.findings import FindingsReporter
 from gemini_cli_mcp.providers.gemini.acp_client import AcpClient, AgentUnavailable
 from gemini_cli_mcp.providers.gemini.acp_events import AcpTurn
 from gemini_cli_mcp.providers.gemini.events import EventLog
@@ -45,7 +44,7 @@ class AcpRun:
         self._secrets = settings.secrets
         self._context = context
         self._failing_calls = FailingCalls(self._limits, self._secrets)
-        self._findings = FindingsReporter(context.report_findings)
+        self._findings = FindingsReporter(context)
         self._evidence_when_stopped: Telemetry | None = None
         events = EventLog(context.progress, self._limits, self._secrets)
         self._turn = AcpTurn(session_id, events)
@@ -79,9 +78,9 @@ class AcpRun:
     async def result(self, end_reason: EndReason, record: SessionRecord | None) -> RunResult:
         """Return the result. Raise AgentUnavailable if the run must be repeated elsewhere."""
         if end_reason == "exited":
-            telemetry = await self._wait_for_telemetry(record)
             is_complete = record is None or record.is_finished
             exit_code = self._turn.finish(self._response, is_complete=is_complete)
+            telemetry = await self._wait_for_telemetry(record, exit_code)
             return self._build_result(Completed("exited", exit_code, ""), record, telemetry)
         if end_reason == "stopped":
             return self._build_result(
@@ -97,11 +96,9 @@ class AcpRun:
         events = self._telemetry.read_session(self._session_id)
         self._failing_calls.update(events)
         self._findings.report(found_so_far(events))
-        if message := self._failing_calls.describe():
-            self._context.progress(message)
-        if not self._failing_calls.should_stop(self._context.seconds_left):
+        if not self._failing_calls.check(self._context):
             return False
-        self._evidence_when_stopped = summarize(events)
+        self._evidence_when_stopped = summarize(events, is_cut_off=True)
         return True
 
     def abandon(self) -> None:
@@ -123,12 +120,14 @@ class AcpRun:
                 error_report.unlink(missing_ok=True)  # it contains the whole conversation
         return read_and_delete_record(self._launch.home.path, self._session_id, official=True)
 
-    async def _wait_for_telemetry(self, record: SessionRecord | None) -> Telemetry | None:
+    async def _wait_for_telemetry(
+        self, record: SessionRecord | None, exit_code: int
+    ) -> Telemetry | None:
         """Return the telemetry of the run; None if it is late. Wait only if it is needed."""
         tool_calls = self._turn.tool_calls
         telemetry = None
-        # Without an answer, it may say why there is none.
-        must_wait = tool_calls or not self._turn.events.text
+        # It may say why there is no answer, unless the error says it.
+        must_wait = tool_calls or (exit_code == 0 and not self._turn.events.text)
         with anyio.move_on_after(self._limits.telemetry_timeout if must_wait else 0):
             while True:
                 telemetry = self._telemetry.summarize_session(
@@ -158,5 +157,5 @@ class AcpRun:
             self._secrets,
             is_official_cli=True,
         )
-        self._findings.report_reply(result.reply)
+        self._findings.report_rest(result.reply.searches, result.reply.fetches, result.reply.usage)
         return result

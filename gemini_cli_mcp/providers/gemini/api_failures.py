@@ -17,6 +17,10 @@ from gemini_cli_mcp.sign_in_errors import (
     SignInMissing,
 )
 
+MIN_SILENCE = 30.0
+"""Seconds after which a lost connection means that the server did not answer: the CLI itself ends a
+request after a minute without one, with the same words as if there were no connection."""
+
 STATUS_WORDS = {
     429: "rate limited",
     500: "internal error",
@@ -33,8 +37,10 @@ _LOGIN_REJECTED = re.compile(
 )
 _NO_CONNECTION = re.compile(r"\bfetch failed\b")
 _NO_CLOUD_CREDENTIALS = re.compile(r"Could not load the default credentials")
-_MODEL_NOT_FOUND = re.compile(r"ModelNotFoundError|models/\S+ is not found")
+_MODEL_NOT_FOUND = re.compile(r"ModelNotFoundError|models/\S+ is not found|\bmodel\b.*not found")
+_NOT_OFFERED = re.compile(r"User location is not supported|FAILED_PRECONDITION")
 _STATUS = re.compile(r"\b(?:code|status)\W{1,3}([45]\d\d)\b")
+_CLI_MESSAGE = re.compile(r"\[API Error: ([^\[\]{}]{1,300})\]")
 _API_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*+)"')
 
 
@@ -55,7 +61,7 @@ def classify_api_error(
             "Google no longer supports personal Google logins in the gemini CLI (since June 2026).",
             details=details,
         )
-    if status == 429 or is_quota_error(text):
+    if status == 429 or (status is None and is_quota_error(text)):
         return quota_error(text, details)
     if _NO_CLOUD_CREDENTIALS.search(text):
         return SignInMissing(
@@ -74,11 +80,16 @@ def classify_api_error(
         return AccessDenied(f"Google denied access (403){reason}", details=details)
     if status == 401 or _LOGIN_REJECTED.search(text):
         return LoginRejected(f"Google refused the sign-in (401){reason}", details=details)
-    if _MODEL_NOT_FOUND.search(text) or status == 404:
+    if status == 400 and _NOT_OFFERED.search(text):
+        return AccessDenied(
+            f"Google does not offer the Gemini API to this account or at this place (400){reason}",
+            hint="Use Vertex AI, or an API key of a project with billing; the API's words say why.",
+            details=details,
+        )
+    if _MODEL_NOT_FOUND.search(text):
         return ModelNotFound(
-            "The Gemini API does not recognize the requested model.",
-            hint="Set GEMINI_MODEL (and GEMINI_CORRECTION_MODEL) to a model that your key can use, "
-            "or unset it.",
+            f"The Gemini API does not know the requested model (404){reason}",
+            hint="Set GEMINI_MODEL (and GEMINI_CORRECTION_MODEL) to a model that your key can use.",
             details=details,
         )
     if _NO_CONNECTION.search(text):
@@ -93,6 +104,12 @@ def _classify_status(
         return None
     if status == 503:
         return Overloaded(f"{subject} is overloaded (503){reason}", details=details)
+    if status == 404:
+        return RequestRejected(
+            f"{subject} is not at the requested address (404){reason}",
+            hint="Check GOOGLE_GEMINI_BASE_URL, and GEMINI_MODEL.",
+            details=details,
+        )
     if status >= 500:
         words = STATUS_WORDS.get(status)
         code = f"{status} {words}" if words else str(status)
@@ -100,9 +117,15 @@ def _classify_status(
     return RequestRejected(f"{subject} rejected the request ({status}){reason}", details=details)
 
 
+def connection_lost(details: str | None = None) -> ExecutionFailed:
+    """Return the error for a connection that was there before."""
+    return ExecutionFailed("The connection to the Gemini API was lost.", details=details)
+
+
 def api_message(text: str) -> str:
     """Return the message of the API's error, which may be JSON inside other errors' messages."""
-    message = ""
+    plain = _CLI_MESSAGE.search(text)
+    message = plain[1] if plain else ""
     while match := _API_MESSAGE.search(text):
         try:
             message = text = str(cast("object", json.loads(match[0].partition(":")[2])))

@@ -23,7 +23,7 @@ class ApiRoute:
     @property
     def summary(self) -> str:
         """The host and the proxy, for an error message."""
-        host = without_password(self.url).partition("://")[2]
+        host = without_password(self.url).partition("://")[2].partition("/")[0]
         return f"{host} (via proxy {without_password(self.proxy)})" if self.proxy else host
 
     def __str__(self) -> str:

@@ -17,7 +17,11 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.execution_errors import ConnectionFailed, SafetyBlocked
 from gemini_cli_mcp.process.run import Completed
-from gemini_cli_mcp.providers.gemini.api_failures import classify_api_error
+from gemini_cli_mcp.providers.gemini.api_failures import (
+    MIN_SILENCE,
+    classify_api_error,
+    connection_lost,
+)
 from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.sanitize import redact, replace_unsafe_chars
 from gemini_cli_mcp.sign_in_errors import LoginRejected, SignInMissing
@@ -31,7 +35,13 @@ _USAGE_ERROR = re.compile(
 )
 
 _FAILED_SEARCH_LINE = re.compile(r"^.*Error during web search for query.*$", re.MULTILINE)
+_NOISE = ("    at ", "[STARTUP]", "The 'metricReader' option is deprecated.")
 _ERROR_REPORT_PATH = re.compile(r"Full report available at: \S+ ?")
+
+_NO_ANSWER_HINT = (
+    "Nothing came from the Gemini API at all: check the network or HTTPS_PROXY. If the model "
+    "thinks for minutes, set GEMINI_MODEL to a faster one."
+)
 
 _EXIT_DESCRIPTIONS = {
     42: "gemini reported missing input",
@@ -72,7 +82,9 @@ def classify_failure(
     match completed.end_reason:
         case "idle":
             return TimedOut(
-                "gemini produced no output for too long and was stopped.", details=details
+                "gemini produced no output for too long and was stopped.",
+                hint=None if events.has_answered else _NO_ANSWER_HINT,
+                details=details,
             )
         case "timeout":
             return TimedOut("gemini did not finish in time and was stopped.", details=details)
@@ -85,19 +97,27 @@ def classify_failure(
     if was_blocked or _BLOCKED.search(events.error or ""):
         return SafetyBlocked("The request was blocked by the model's safety filter.")
     if completed.exit_code != 0 or (events.result and events.result.failed):
-        error_message = redact(_error_message(events), secrets)
-        error = _classify_message(
-            completed.exit_code or 0, error_message, completed.stderr, details, secrets
-        )
-        if isinstance(error, ConnectionFailed) and events.has_answered:
-            # The connection was lost, not missing, so another run may succeed.
-            return ExecutionFailed("The connection to the Gemini API was lost.", details=details)
-        return error
+        return _classify_error(completed, events, details, secrets)
     if events.is_stream and events.result is None:
         return ExecutionFailed("gemini exited before completing its answer.", details=details)
     if not events.text.strip():
         return ExecutionFailed("gemini returned an empty answer.", details=details)
     return None
+
+
+def _classify_error(
+    completed: Completed, events: EventLog, details: str | None, secrets: Sequence[str]
+) -> GeminiMcpError:
+    error_message = redact(_error_message(events), secrets)
+    error = _classify_message(
+        completed.exit_code or 0, error_message, completed.stderr, details, secrets
+    )
+    if isinstance(error, ConnectionFailed):  # if it was there, another run may succeed
+        if events.has_answered:
+            return connection_lost(details)
+        if completed.duration >= MIN_SILENCE:
+            return ExecutionFailed("The Gemini API did not answer.", details=details)
+    return error
 
 
 def _classify_message(
@@ -147,6 +167,6 @@ def _stderr_tail(stderr: str, secrets: Sequence[str]) -> str | None:
         for line in _ERROR_REPORT_PATH.sub(
             "", replace_unsafe_chars(redact(stderr, secrets))
         ).splitlines()
-        if line.strip() and not line.startswith(("    at ", "[STARTUP]"))
+        if line.strip() and not line.startswith(_NOISE)
     ]
     return "\n".join(lines)[-2000:] or None

@@ -19,11 +19,10 @@ import anyio.lowlevel
 from anyio import to_thread
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.call_context import CallContext, FindingsReporter
 from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, GeminiMcpError, InvalidInput
 from gemini_cli_mcp.process.run import Completed, run
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
-from gemini_cli_mcp.providers.findings import FindingsReporter
 from gemini_cli_mcp.providers.gemini.acp_client import AgentUnavailable
 from gemini_cli_mcp.providers.gemini.acp_pool import AcpPool
 from gemini_cli_mcp.providers.gemini.events import SEARCH_TOOL, EventLog
@@ -203,15 +202,13 @@ class GeminiCliProvider:
         """Run one process; leave none of its files behind, even if cancelled."""
         context = request.context
         events = EventLog(context.progress, self._settings.limits, self._secrets)
-        findings = FindingsReporter(context.report_findings)
+        findings = FindingsReporter(context)
 
         async def should_stop() -> bool:
             if not (session_id := events.session_id):
                 return False
             findings.report(await to_thread.run_sync(launch.read_api_calls, session_id))
-            if message := launch.failing_calls.describe():
-                context.progress(message)
-            return launch.failing_calls.should_stop(context.seconds_left)
+            return launch.failing_calls.check(context)
 
         try:
             completed = await self._run_command(launch, request.prompt, events, should_stop)
@@ -221,7 +218,7 @@ class GeminiCliProvider:
         except BaseException:
             await _finish_in_thread(lambda: launch.delete_files(events.session_id))
             raise
-        findings.report_reply(result.reply)
+        findings.report_rest(result.reply.searches, result.reply.fetches, result.reply.usage)
         return result
 
     async def _run_command(

@@ -44,7 +44,8 @@ def read_run_result(
         record = read_and_delete_record(launch.home.path, session_id, official=is_official)
         recorded = record.searches if record else ()
         launch.read_api_calls(session_id)
-        telemetry = launch.telemetry.summarize_session(session_id, recorded)
+        is_cut_off = completed.end_reason != "exited"
+        telemetry = launch.telemetry.summarize_session(session_id, recorded, is_cut_off=is_cut_off)
     launch.delete_temp_folder()
     rejected_flags = launch.emits_events and not is_official and is_usage_error(completed, events)
     return build_run_result(
@@ -86,8 +87,10 @@ def build_run_result(
         failure = failing_calls.error_after_exit() or classify_failure(
             completed, events, secrets, was_blocked=was_blocked
         )
+        if failure and failing_calls.has_lasted:
+            failure = failure.as_final()
     if isinstance(failure, ConnectionFailed):
-        failure = failure.with_message(f"No connection to {route.summary}.")
+        failure = _name_route(failure, route)
     if failure and telemetry:
         successes = tuple(search for search in telemetry.searches if search.sources)
         failure = failure.with_searches(successes)
@@ -98,6 +101,16 @@ def build_run_result(
         events.helper_model(reply.model),
         completed.exit_code,
         rejected_flags,
+    )
+
+
+def _name_route(failure: ConnectionFailed, route: ApiRoute) -> ConnectionFailed:
+    """Return the error with the server and the proxy that could not be reached."""
+    hint = None
+    if route.url_variable:
+        hint = f"Check the network, HTTPS_PROXY or {route.url_variable}."
+    return ConnectionFailed(
+        f"No connection to {route.summary}.", hint=hint, details=failure.details
     )
 
 

@@ -61,6 +61,8 @@ class ApiError:
     status: int | None
     """HTTP status; None if there was no response."""
     message: str
+    duration_ms: float = 0
+    """Until it failed."""
 
     @property
     def is_for_tool(self) -> bool:
@@ -117,6 +119,7 @@ def parse_event(name: str, attributes: dict[str, JsonValue]) -> TelemetryEvent |
                 str(role),
                 _count(attributes.get("status_code")) or None,
                 _error_message(attributes),
+                duration_ms,
             )
         case "api_response":
             # Only the tools' answers: those of the main model hold no evidence.

@@ -53,9 +53,16 @@ class _HelperCall:
 
 
 def summarize(
-    events: Sequence[TelemetryEvent], recorded: Sequence[RecordedSearch] = ()
+    events: Sequence[TelemetryEvent],
+    recorded: Sequence[RecordedSearch] = (),
+    *,
+    is_cut_off: bool = False,
 ) -> Telemetry | None:
-    """Return the evidence in the events of one session; None if they are incomplete."""
+    """Return the evidence in the events of one session; None if they are incomplete.
+
+    `is_cut_off`: the run was stopped, so searches may have been answered whose calls, which end
+    together with the other calls of their turn, have not.
+    """
     responses = [event for event in events if isinstance(event, ApiResponse)]
     calls = [event for event in events if isinstance(event, ToolCall)]
     helper_calls = list(_pair_helper_calls(events)) if responses else []
@@ -64,7 +71,7 @@ def summarize(
     main_responses = [response for response in responses if response.role == "main"]
     usage = sum((response.usage for response in responses), start=Usage(tool_calls=len(calls)))
     return Telemetry(
-        tuple(_match_searches(calls, helper_calls, recorded)),
+        tuple(_match_searches(calls, helper_calls, recorded, is_cut_off=is_cut_off)),
         tuple(_collect_fetches(calls, helper_calls)),
         len(calls),
         main_responses[-1].model if main_responses else None,
@@ -97,6 +104,8 @@ def _match_searches(
     calls: Sequence[ToolCall],
     helper_calls: Sequence[_HelperCall],
     recorded: Sequence[RecordedSearch],
+    *,
+    is_cut_off: bool,
 ) -> Iterator[RecordedSearch]:
     """Yield one search per tool call, with the sources of its API response.
 
@@ -130,6 +139,9 @@ def _match_searches(
             unassigned.remove(match)
         candidate = match.candidate if match else None
         yield candidate.recorded_search(query) if candidate else RecordedSearch(query)
+    for item in unassigned if is_cut_off else ():
+        if item.candidate and not is_fetch_request(item.request):
+            yield item.candidate.recorded_search(item.request)
 
 
 def _collect_fetches(

@@ -61,13 +61,17 @@ class TelemetryFile:
         return self._events[session_id]
 
     def summarize_session(
-        self, session_id: str, recorded: Sequence[RecordedSearch] = ()
+        self,
+        session_id: str,
+        recorded: Sequence[RecordedSearch] = (),
+        *,
+        is_cut_off: bool = False,
     ) -> Telemetry | None:
         """Return the evidence collected so far; None if there is no complete API response yet.
 
         `recorded` holds the searches of the session record, used to match responses to searches.
         """
-        return summarize(self.read_session(session_id), recorded)
+        return summarize(self.read_session(session_id), recorded, is_cut_off=is_cut_off)
 
     def untrack(self, session_id: str) -> None:
         """Discard the events of this session."""
