@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.text import Text
 
 from gemini_cli_mcp import logs
@@ -120,7 +121,7 @@ class LiveView:
     def _round_name(self, number: int) -> str:
         return f"round {number}/{self._max_rounds}"
 
-    def _finished_round(self, finished: RoundSummary) -> Text:
+    def _finished_round(self, finished: RoundSummary) -> RenderableType:
         name, seconds = self._round_name(finished.number), f"{finished.duration:.1f} s"
         if error := finished.error:
             message = redact_known(error.message, self._secrets)
@@ -138,13 +139,14 @@ class LiveView:
             text.append(f" · claims to be verified, but {reasons}", "yellow")
         if finished.unchanged:
             text.append(" · unchanged", "dim")
-        for query in finished.queries:
-            shown = truncate_line(redact_known(query, self._secrets), MAX_TEXT_CHARS)
-            text.append(f"\n    “{shown}”", "not bold dim")
+        details = [
+            Text(f"“{truncate_line(redact_known(query, self._secrets), MAX_TEXT_CHARS)}”", "dim")
+            for query in finished.queries
+        ]
         if sites := finished.sites:
             suffix = f" and {len(sites) - MAX_SITES} more" if len(sites) > MAX_SITES else ""
-            text.append(f"\n    {', '.join(sites[:MAX_SITES])}{suffix}", "not bold cyan")
-        return text
+            details.append(Text(f"{', '.join(sites[:MAX_SITES])}{suffix}", "cyan"))
+        return Group(text, Padding(Group(*details), (0, 0, 0, 4)))
 
 
 class PlainLines:

@@ -147,10 +147,7 @@ def _evidence_note(evidence: Evidence, ledger: Ledger, replies: Sequence[Reply])
 
 
 def _unique_sources(sources: Iterable[Source]) -> tuple[Source, ...]:
-    by_url: dict[str, Source] = {}
-    for source in sources:
-        by_url.setdefault(source.url, source)
-    return tuple(by_url.values())
+    return tuple({source.url: source for source in sources}.values())
 
 
 def _unique(items: Iterable[str]) -> tuple[str, ...]:
