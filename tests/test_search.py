@@ -431,8 +431,8 @@ async def test_the_prompt_contains_the_query_unchanged(stub: Stub) -> None:
         ("x" * 10_001, "10001 characters"),
         ("a\0b", "NUL"),
         (None, "must be a string, not null"),
-        (7, "must be a string, not int"),
-        (["x"], "must be a string, not list"),
+        (7, "must be a string, not a number"),
+        (["x"], "must be a string, not an array"),
     ],
 )
 async def test_an_invalid_query_is_rejected_before_any_run(

@@ -215,5 +215,17 @@ def _whole_number(value: object) -> float | None:
 
 
 def _json_type_name(value: object) -> str:
-    """Return the type name for error messages: JSON's `null`, otherwise Python's name."""
-    return "null" if value is None else type(value).__name__
+    """Return what JSON calls a value of this type."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
