@@ -143,6 +143,7 @@ class QuotaExhausted(GeminiMcpError):
         "Wait until the quota resets, set GEMINI_MODEL to a model with remaining quota, or use a "
         "key with a higher limit. Use another search tool in the meantime."
     )
+    terminal_hint = hint.partition(" Use another search tool")[0]
 
 
 class RateLimited(GeminiMcpError):
@@ -238,6 +239,7 @@ class InvalidInput(GeminiMcpError):
 
     code = "INVALID_INPUT"
     hint = "Fix the argument and call again."
+    terminal_hint = "Fix the argument and run the command again."
 
 
 class ConfigError(GeminiMcpError):

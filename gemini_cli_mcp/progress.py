@@ -54,9 +54,9 @@ class ProgressFeed:
                     await changed.wait()
                     continue
                 text = self.latest
-            self._delivered = max(self._delivered, position)
             self._sent_count += 1
             await sink(self._sent_count, text)
+            self._delivered = max(self._delivered, position)
 
     def _wake(self) -> None:
         self._changed.set()

@@ -1,10 +1,11 @@
-"""The deadline and the cancellation of a call, in all of its parts."""
+"""The deadline, the cancellation and the progress of a call, in all of its parts."""
 
 import anyio
 import pytest
 
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import Cancelled, ExecutionFailed, TimedOut
+from gemini_cli_mcp.progress import ProgressFeed
 
 
 async def wait_in(*contexts: CallContext) -> None:
@@ -83,3 +84,25 @@ async def test_parts_know_the_call_and_its_owner() -> None:
 
     assert part.owner == "alice"
     assert part.root is call
+
+
+async def test_a_progress_line_that_was_not_sent_comes_with_the_next_poll() -> None:
+    feed = ProgressFeed(heartbeat=60)
+    feed.publish("one")
+    feed.publish("two")
+    sent: list[str] = []
+
+    async def slow_sink(number: int, text: str) -> None:
+        if text.startswith("two"):
+            await anyio.sleep_forever()
+        sent.append(text)
+
+    async def sink(number: int, text: str) -> None:
+        sent.append(text)
+
+    with anyio.move_on_after(0.05):
+        await feed.forward_to(slow_sink)
+    feed.close()
+    await feed.forward_to(sink)
+
+    assert sent == ["one (0 s)", "two (0 s)"]

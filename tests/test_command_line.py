@@ -12,7 +12,7 @@ import pytest
 from gemini_cli_mcp.cli.arguments import build_parsers, parse_options
 from gemini_cli_mcp.cli.command_parser import CommandParser
 from gemini_cli_mcp.cli.wording import PROGRAM
-from tests.support import QUESTION, Stub, model_answer
+from tests.support import QUESTION, Stub, command, model_answer
 from tests.support.cli import run_command
 
 COMMANDS = build_parsers()[1]
@@ -27,6 +27,8 @@ COMMANDS = build_parsers()[1]
         ("deep-search what --max-iterations 3 is mcp --json", "what is mcp"),
         ("web-search -q -- -5 --degrees", "-5 --degrees"),
         ("grounded-search - is what", "- is what"),
+        ("search what --json -- does -x -- mean", "what does -x -- mean"),
+        ("search a --json '-x y' b", "a -x y b"),
     ],
 )
 def test_the_words_of_a_question_need_no_quotes(arguments: str, question: str) -> None:
@@ -54,13 +56,20 @@ def test_joined_words_reach_the_model(stub: Stub) -> None:
             "unknown command 'deepsearch'; did you mean `gemini-cli-mcp deep-search`?",
         ),
         ("'what is mcp'", "to research a question: `gemini-cli-mcp search QUERY`"),
-        ("search", "gemini-cli-mcp search: the following arguments are required: QUERY"),
+        ("search", "gemini-cli-mcp search: QUERY is missing"),
+        ("search --json --", "gemini-cli-mcp search: QUERY is missing"),
+        ("doctor -- x", "gemini-cli-mcp doctor: unexpected argument 'x'"),
+        ("help", "did you mean `gemini-cli-mcp --help`?"),
+        ("--hlp", "gemini-cli-mcp: --hlp: unknown option; did you mean --help?"),
+        ("search x --hlp", "--hlp: unknown option; did you mean --help?"),
+        ("search x --js", "--js: unknown option; did you mean --json?"),
         ("search x --jsn", "gemini-cli-mcp search: --jsn: unknown option; did you mean --json?"),
         ("search x --jsn=1", "--jsn: unknown option; did you mean --json?"),
-        ("search x --zzz", "gemini-cli-mcp search: --zzz: unknown option\n"),
+        ("search x --zzz", "--zzz: unknown option; put -- before words that start with a dash\n"),
         ("search ''", "gemini-cli-mcp search: QUERY must not be blank."),
         ("search '  ' ' '", "gemini-cli-mcp search: QUERY must not be blank."),
         ("web-search x --count 99", "web-search: --count must be a whole number from 1 to 50."),
+        ("web-search x --count 1_0", "--count: must be a whole number, not '1_0'"),
         ("web-search x --count many", "--count: must be a whole number, not 'many'"),
         ("deep-search x --max-iterations 2.5", "--max-iterations: must be a whole number"),
         ("web-search x --recency oneday", "--recency: invalid choice: 'oneday' (choose from "),
@@ -90,19 +99,53 @@ def arguments_of(parser: CommandParser) -> list[argparse.Action]:
     return [action for action in parser._actions if action.dest != "help"]
 
 
+def examples_of(name: str, text: str) -> list[str]:
+    """Return the arguments of each example in a help text, the command's name included."""
+    lines = text.partition("examples:\n")[2].splitlines()
+    commands = [line.rpartition(f" {PROGRAM} ")[2].partition(" > ")[0] for line in lines]
+    assert all(command.split()[0] == name for command in commands)
+    return commands
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_explains_every_argument_and_shows_it_in_an_example(stub: Stub, name: str) -> None:
-    text = run_command(stub, name, "--help").stdout
+    examples = examples_of(name, run_command(stub, name, "--help").stdout)
 
-    examples = re.findall(rf"^  {PROGRAM} (.+)$", text.partition("examples:\n")[2], re.MULTILINE)
     assert examples
     for example in examples:
-        words = shlex.split(example.partition(" > ")[0])
-        assert parse_options(words).command == name.replace("-", "_")
+        assert parse_options(shlex.split(example)).command == name.replace("-", "_")
     for action in arguments_of(COMMANDS[name]):
         assert action.help
         if action.option_strings:
             assert any(option in " ".join(examples) for option in action.option_strings)
+
+
+@pytest.mark.parametrize("name", ["search", "deep-search", "web-search", "completion"])
+def test_the_examples_of_the_help_work_as_they_are(stub: Stub, name: str, tmp_path: Path) -> None:
+    stub.plays_scenario("good")
+    lines = run_command(stub, name, "--help").stdout.partition("examples:\n")[2]
+    program = shlex.join(command())
+    script = "\n".join(
+        re.sub(rf"(?<=\s){PROGRAM}(?= {name})", program, line) for line in lines.splitlines()
+    )
+
+    completed = subprocess.run(
+        ["bash", "-euc", script],
+        cwd=tmp_path,
+        env=stub.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert completed.returncode == 0, completed.stderr
+
+
+@pytest.mark.parametrize("columns", ["1", "2", "20"])
+def test_help_works_in_a_narrow_terminal(stub: Stub, columns: str) -> None:
+    stub.environ["COLUMNS"] = columns
+
+    assert "QUERY" in run_command(stub, "search", "--help").stdout
 
 
 BASH_COMPLETION = """

@@ -255,6 +255,52 @@ def test_a_call_without_an_answer_gets_another_minute(
     assert str(run.calls.stop_error) == f"{subject} did not answer within 61 s."
 
 
+def test_a_model_that_chooses_the_model_is_forgotten_when_the_chosen_one_is_asked(
+    clock: Clock,
+) -> None:
+    run = Run()
+    run.fails(role="utility_router")
+
+    run.sends("", role="main")
+    run.calls.update(run.events)
+    clock.skip(2 * LIMITS.failing_call_timeout)
+
+    assert not run.stops(seconds_left=1)
+    assert run.calls.describe() is None
+    assert run.calls.has_lasted  # if the chosen one fails as well
+    run.succeeds("", role="main")
+    assert not run.calls.has_lasted
+
+
+def test_a_page_that_the_cli_reads_itself_is_forgotten(clock: Clock) -> None:
+    run = Run()
+
+    run.fails(503, PAGE)
+    run.fails(400, PAGE)
+    clock.skip(2 * LIMITS.failing_call_timeout)
+
+    assert not run.stops()
+
+
+def test_a_refused_key_needs_no_certainty() -> None:
+    run = Run()
+    sent_ms = run.sends("sky")
+    run.sends("sea")
+    run.events.append(ApiError("s", sent_ms, "utility_tool", 403, "Denied."))
+    run.calls.update(run.events)
+
+    assert run.stops()
+
+
+def test_a_call_that_is_not_repeated_is_not_told() -> None:
+    run = Run()
+
+    run.succeeds("sky")
+    run.fails(400, "sea")
+
+    assert run.calls.describe() is None
+
+
 @pytest.mark.parametrize("role", ["main", "utility_router"])
 def test_a_model_that_fails_for_a_minute_is_not_asked_again(clock: Clock, role: str) -> None:
     run = Run()
@@ -312,7 +358,7 @@ def test_a_second_failing_call_is_told_after_the_first_has_recovered() -> None:
     ("failures", "line"),
     [
         ([(429, "sky", "utility_tool")], "search failing (429 rate limited), retrying: 2nd"),
-        ([(418, "sky", "utility_tool")], "search failing (418), retrying: 2nd"),
+        ([(520, "sky", "utility_tool")], "search failing (520), retrying: 2nd"),
         ([(503, "", "utility_router")], "model failing (503 overloaded), retrying: 2nd"),
         ([(500, "", "main")] * 10, "model failing (500 internal error), retrying: 11th"),
     ],

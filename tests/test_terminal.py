@@ -1,20 +1,32 @@
 """What people see in a terminal: progress, reports, sources, warnings and errors."""
 
+import json
 import re
 import signal
 import subprocess
 
 import pytest
 
+from gemini_cli_mcp import errors, execution_errors, sign_in_errors
 from gemini_cli_mcp.cli.live_progress import MAX_STEPS, SPINNER_FRAMES, LiveView
 from gemini_cli_mcp.cli.wording import format_duration, format_tokens
-from gemini_cli_mcp.errors import RateLimited
+from gemini_cli_mcp.errors import Busy, GeminiMcpError, NotFound, RateLimited
 from gemini_cli_mcp.research.deep_search import RoundFindings, RoundStarted, RoundStep
 from gemini_cli_mcp.types import Findings
 from tests.support import QUESTION, REDIRECT, Clock, Stub, Turn, model_answer, search_with_sources
 from tests.support.cli import run_command
 from tests.support.terminal import run_in_terminal, view_lines
 
+# Those of jobs and of the server's queue do not happen in a terminal.
+NOT_IN_TERMINALS = (GeminiMcpError, Busy, NotFound)
+ERROR_CLASSES = [
+    item
+    for module in (errors, execution_errors, sign_in_errors)
+    for item in vars(module).values()
+    if isinstance(item, type)
+    and item.__module__ == module.__name__
+    and item not in NOT_IN_TERMINALS
+]
 LONG_QUERY = "what a very long query " * 6
 CITING = {
     "text": model_answer(f"Blue, says [NASA]({REDIRECT}nasa)."),
@@ -56,6 +68,37 @@ def test_in_a_pipe_the_report_ends_with_numbered_sources_too(stub: Stub) -> None
     )
 
 
+def test_the_models_own_marks_and_list_are_not_mixed_up_with_ours(stub: Stub) -> None:
+    report = f"Blue [2], says [NASA]({REDIRECT}nasa).\n\n## Sources\n\n1. NOAA"
+    stub.plays({**CITING, "text": model_answer(report)})
+
+    rendered = run_in_terminal(stub, "search", QUESTION, columns=200).text
+    piped = run_command(stub, "search", QUESTION).stdout
+
+    assert "Blue [2], says NASA [S1]." in rendered
+    assert f"All sources\n  [S1] nasa.org\n      {REDIRECT}nasa\n" in rendered
+    assert f"## All sources\n\n- S1. [nasa.org]({REDIRECT}nasa)\n- S2. [noaa.org]" in piped
+
+
+def test_invisible_characters_in_an_address_are_encoded(stub: Stub) -> None:
+    stub.plays(
+        {**CITING, "searches": [{"query": "q", "sources": [["a.org", "https://a.org/\u202eb"]]}]}
+    )
+
+    run = run_in_terminal(stub, "search", QUESTION)
+
+    assert "https://a.org/%E2%80%AEb" in run.text and "\u202e" not in run.output
+
+
+def test_a_terminal_without_unicode_gets_the_report(stub: Stub) -> None:
+    stub.environ["PYTHONIOENCODING"] = "ascii"
+    stub.plays({**CITING, "text": model_answer("Blue 天.")})
+
+    run = run_in_terminal(stub, "search", QUESTION)
+
+    assert run.exit_code == 0 and "Blue ?." in run.text
+
+
 def test_each_hit_of_a_web_search_shows_its_address(stub: Stub) -> None:
     stub.plays(CITING)
 
@@ -73,6 +116,23 @@ def test_a_grounded_answer_lists_the_addresses_in_the_order_of_its_marks(stub: S
     assert f"  [1] noaa.org\n      {REDIRECT}noaa\n  [2] nasa.org\n" in run.text
     assert run.text.count("Sources") == 1
     assert f"“{LONG_QUERY.strip()}”" in run.text
+
+
+def test_a_grounded_answer_in_a_pipe_has_numbered_sources_too(stub: Stub) -> None:
+    stub.plays(CITING)
+
+    completed = run_command(stub, "grounded-search", QUESTION)
+
+    assert completed.stdout.startswith("## Search Results\n\nText.\n\n## Sources\n\n1. [noaa.org](")
+    assert completed.stdout.endswith(f"\n\n## Search queries used\n\n- “{LONG_QUERY.strip()}”\n")
+
+
+def test_an_unverified_report_is_a_warning_even_for_quiet_commands(stub: Stub) -> None:
+    stub.plays(CITING)
+
+    completed = run_command(stub, "deep-search", QUESTION, "--quiet", "--max-iterations", "2")
+
+    assert completed.stderr == "\nWarning: Verification was not completed in 2 rounds.\n"
 
 
 def test_a_report_without_any_search_is_a_warning(stub: Stub) -> None:
@@ -132,6 +192,37 @@ def test_a_sign_in_error_has_the_next_step_for_a_terminal(stub: Stub) -> None:
     assert "Claude Desktop" not in completed.stderr
 
 
+@pytest.mark.parametrize("error", ERROR_CLASSES, ids=lambda error: error.__name__)
+def test_next_steps_are_for_people_in_a_terminal(error: type[GeminiMcpError]) -> None:
+    step = error("No.").for_terminal().next_step
+
+    assert step
+    for words in ("server's environment", "restart", "all again", "Claude", "another search tool"):
+        assert words not in step
+
+
+def test_without_a_provider_each_one_has_a_line_of_its_own(stub: Stub) -> None:
+    stub.environ |= {
+        "GEMINI_MCP_PROVIDERS": "gemini,api",
+        "GEMINI_MCP_CLI_PATH": "/nowhere/gemini",
+    }
+
+    completed = run_command(stub, "search", QUESTION)
+
+    assert "NO_PROVIDER" in completed.stderr and "server's" not in completed.stderr
+    assert "\ngemini: Install it with" in completed.stderr
+    assert "\napi: Set GEMINI_API_KEY" in completed.stderr
+
+
+def test_a_configuration_error_is_json_too(stub: Stub) -> None:
+    stub.environ["GEMINI_MCP_PROVIDERS"] = "gemni"
+
+    completed = run_command(stub, "search", QUESTION, "--json")
+
+    assert completed.returncode == 1
+    assert json.loads(completed.stdout)["error"]["code"] == "CONFIG_ERROR"
+
+
 @pytest.mark.parametrize(("asked", "used"), [("9", 5), ("1", 2)])
 def test_a_clamped_number_of_rounds_is_said(stub: Stub, asked: str, used: int) -> None:
     stub.plays({**CITING, "rounds": [VERIFIED]})
@@ -153,7 +244,7 @@ def test_in_a_pipe_each_event_is_one_line(stub: Stub) -> None:
     assert "\x1b" not in completed.stderr
 
 
-SLOW: Turn = {"delay": 0.1, "searches": [search_with_sources(LONG_QUERY, "nasa")] * 8}
+SLOW: Turn = {"delay": 0.05, "searches": [search_with_sources(LONG_QUERY, "nasa")] * 8}
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (32, 10)])
@@ -225,3 +316,4 @@ def test_ctrl_c_restores_the_cursor(stub: Stub, times: int) -> None:
 
     assert (run.exit_code, len(pressed)) == (130, times)
     assert run.output.rindex("\x1b[?25h") > run.output.rindex("\x1b[?25l")
+    assert not view_lines(run.text.splitlines(), SPINNER_FRAMES)

@@ -16,13 +16,16 @@ def parse_options(arguments: Sequence[str]) -> Options:
     parser, commands = build_parsers()
     if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
         parser.error(_unknown_command(arguments[0], commands))
-    options, rest = parser.parse_known_args(arguments, namespace=Options())
-    if rest:
-        command = commands.get(arguments[0], parser)
-        command.reject_unknown_options(rest)
-        if not options.words:
-            command.error(f"unexpected argument {rest[0]!r}")
-        options.words = [*options.words, *rest]  # the words of a question around its options
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, rest = parser.parse_known_args(arguments[:end], namespace=Options())
+    command = commands.get(arguments[0], parser) if arguments else parser
+    command.reject_unknown_options(rest)
+    rest += arguments[end + 1 :]  # these are words, whatever they start with
+    if rest and not command.takes_words:
+        command.error(f"unexpected argument {rest[0]!r}")
+    options.words = [*options.words, *rest]  # those around the options, in their order
+    if command.takes_words and not options.words:
+        command.error("QUERY is missing")
     if options.command == "serve" and not options.http:
         given = [name for name in ("host", "port") if name in vars(options)]
         given += ["allowed-host"] if options.allowed_host else []
@@ -42,6 +45,7 @@ def build_parsers() -> tuple[CommandParser, dict[str, CommandParser]]:
         epilog=f"Run `{PROGRAM} COMMAND --help` for the arguments of a command, and for examples. "
         f"Configuration is read from environment variables (docs/configuration.md); `{PROGRAM} "
         "doctor` checks it.",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--version", action="version", version=__version__, help="print the version and exit"
@@ -56,6 +60,8 @@ def build_parsers() -> tuple[CommandParser, dict[str, CommandParser]]:
 
 
 def _unknown_command(name: str, commands: dict[str, CommandParser]) -> str:
+    if name in ("help", "version"):
+        return f"unknown command {name!r}; did you mean `{PROGRAM} --{name}`?"
     if closest := closest_name(name, list(commands)):
         return f"unknown command {name!r}; did you mean `{PROGRAM} {closest}`?"
     return f"unknown command {name!r}; to research a question: `{PROGRAM} search QUERY`"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction["CommandParser"]  # pyright: ignore[reportPrivateUsage]
 
 BAD_USAGE_EXIT_CODE = 2
+MIN_HELP_COLUMNS = 20
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -23,6 +24,8 @@ class CommandParser(argparse.ArgumentParser):
 
     file_options: Sequence[argparse.Action] = ()
     """The options whose values are paths."""
+    takes_words: bool = False
+    """Whether it takes a question as words."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and how to get help, and exit with 2."""
@@ -33,25 +36,30 @@ class CommandParser(argparse.ArgumentParser):
     def reject_unknown_options(self, arguments: Sequence[str]) -> None:
         """Exit with 2 if there is an option among arguments that were not recognised."""
         for argument in arguments:
-            if argument.startswith("-") and argument != "-":
-                name = argument.partition("=")[0]
-                known = re.findall(r"--([a-z-]+)", self.format_usage())
-                closest = closest_name(name.lstrip("-"), known)
-                meant = f"; did you mean --{closest}?" if closest else ""
-                self.error(f"{name}: unknown option{meant}")
+            if not argument.startswith("-") or argument == "-" or " " in argument:
+                continue  # a word
+            name = argument.partition("=")[0]
+            known = re.findall(r"^  +(?:-\w, )?--([a-z-]+)", self.format_help(), re.MULTILINE)
+            closest = closest_name(name.lstrip("-"), known)
+            advice = f"did you mean --{closest}?" if closest else ""
+            if not closest and self.takes_words:
+                advice = "put -- before words that start with a dash"
+            self.error(f"{name}: unknown option" + (f"; {advice}" if advice else ""))
 
 
 def add_command(
     subparsers: "Subparsers", name: str, *, summary: str, description: str, examples: Sequence[str]
 ) -> CommandParser:
-    """Add a command; its help ends with examples, given without the program's name."""
-    lines = "\n".join(f"  {PROGRAM} {name} {example}".rstrip() for example in examples)
+    """Add a command; its help ends with examples, in which $ stands for the command itself."""
+    lines = "\n".join(f"  {item.replace('$', f'{PROGRAM} {name}', 1)}" for item in examples)
+    width = max(MIN_HELP_COLUMNS, shutil.get_terminal_size().columns - 2)
     parser = subparsers.add_parser(
         name,
         help=summary,
-        description=textwrap.fill(description, shutil.get_terminal_size().columns - 2),
+        description=textwrap.fill(description, width),
         epilog=f"examples:\n{lines}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.set_defaults(command=name.replace("-", "_"))
     return parser
@@ -59,7 +67,6 @@ def add_command(
 
 def whole_number(text: str) -> int:
     """Parse an argument that is a whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
+    return int(text)

@@ -69,7 +69,7 @@ class _Program:
                 report_findings=display.show_findings,
             )
             error = Cancelled("The search was cancelled.")
-            self.interrupt.set_callback(lambda: context.cancel(error))
+            self.interrupt.set_callbacks(lambda: context.cancel(error), display.close)
             yield context
 
 
@@ -135,8 +135,8 @@ def deep_search(settings: Settings, environ: Mapping[str, str], options: Options
         _warn_if_clamped(request)
         context = deep_search_context(LOCAL_OWNER, settings)
         error = Cancelled("The deep search was cancelled.")
-        program.interrupt.set_callback(lambda: context.cancel(error))
         with live_progress(settings, request.max_rounds) as display:
+            program.interrupt.set_callbacks(lambda: context.cancel(error), display.close)
             async with aclosing(run_deep_search(request, context, program.researcher)) as events:
                 async for event in events:
                     if isinstance(event, DeepSearchFinished):
@@ -186,7 +186,7 @@ def _run(
             outcome = anyio.run(attempt)
         finally:
             workspace.close()
-        return print_result(outcome, settings, options)
+    return print_result(outcome, settings, options)
 
 
 def _warn_if_clamped(request: DeepSearchRequest) -> None:

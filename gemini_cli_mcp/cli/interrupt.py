@@ -9,11 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from gemini_cli_mcp.cli.live_progress import StderrConsole
 from gemini_cli_mcp.workspace import Workspace
 
 INTERRUPTED_EXIT_CODE = 130
 """The conventional exit code of a program interrupted with Ctrl-C."""
+LEAVE_TIMEOUT = 1.0
+"""Seconds for what a second Ctrl-C cleans up: the terminal may have stopped to take output."""
 
 
 class InterruptHandler:
@@ -22,12 +23,14 @@ class InterruptHandler:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._callback: Callable[[], object] | None = None
+        self._close_view: Callable[[], None] = lambda: None
         self._count = 0
 
-    def set_callback(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the running event loop on the first Ctrl-C."""
+    def set_callbacks(self, cancel: Callable[[], None], close_view: Callable[[], None]) -> None:
+        """Call `cancel` in the running event loop on the first Ctrl-C, `close_view` on the next."""
         loop = asyncio.get_running_loop()
-        self._callback = lambda: loop.is_closed() or loop.call_soon_threadsafe(callback)
+        self._callback = lambda: loop.is_closed() or loop.call_soon_threadsafe(cancel)
+        self._close_view = close_view
 
     def __enter__(self) -> None:
         self._previous_handler = signal.signal(signal.SIGINT, self._handle)
@@ -48,14 +51,17 @@ class InterruptHandler:
 
     def _leave(self) -> None:
         """End the program; the guardians of its processes notice, and stop them."""
+        timer = threading.Timer(LEAVE_TIMEOUT, os._exit, (INTERRUPTED_EXIT_CODE,))
+        timer.daemon = True
+        timer.start()
         try:
-            StderrConsole().show_cursor(True)
             self._workspace.close()
+            self._close_view()
         finally:
             os._exit(INTERRUPTED_EXIT_CODE)
 
 
 def _announce_stop() -> None:
     if sys.stderr:
-        with suppress(OSError):  # not StderrConsole: a live view captures what is printed
+        with suppress(OSError):  # a live view captures it and stays below it
             print("Stopping. Press Ctrl-C again to leave at once.", file=sys.stderr, flush=True)

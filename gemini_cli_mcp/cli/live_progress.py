@@ -31,6 +31,8 @@ from gemini_cli_mcp.types import Findings
 
 MAX_STEPS = 5
 """Maximum steps shown of a running call or round."""
+MAX_QUERIES = 8
+"""Maximum queries listed for a finished round."""
 MAX_SITES = 10
 """Maximum sites listed for a finished round."""
 MAX_TEXT_CHARS = 200
@@ -50,7 +52,8 @@ class StderrConsole(Console):
         """Ignore it; rich would exit the program."""
 
     def print(self, *objects: object, **options: object) -> None:
-        options = {"soft_wrap": not self.is_terminal, **options}  # keep lines whole in a pipe
+        # Keep lines whole in a pipe. Not `is_terminal`: colours can be forced there.
+        options = {"soft_wrap": not _is_terminal(), **options}
         with suppress(OSError):
             super().print(*objects, **options)  # pyright: ignore[reportArgumentType] - as for rich
 
@@ -63,6 +66,10 @@ class ProgressDisplay(Protocol):
     def show_findings(self, findings: Findings) -> None: ...
 
     def show_event(self, event: DeepSearchEvent) -> None: ...
+
+    def close(self) -> None:
+        """Leave nothing behind on the screen."""
+        ...
 
 
 class LiveView:
@@ -78,6 +85,12 @@ class LiveView:
         self._steps: list[str] = []
         self._urls: set[str] = set()
         self._tokens = 0
+        self.live = Live(
+            self, console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True
+        )
+
+    def close(self) -> None:
+        self.live.stop()
 
     def show_step(self, message: str) -> None:
         self._steps.append(redact_known(message, self._secrets))
@@ -141,8 +154,10 @@ class LiveView:
             text.append(" · unchanged", "dim")
         details = [
             Text(f"“{truncate_line(redact_known(query, self._secrets), MAX_TEXT_CHARS)}”", "dim")
-            for query in finished.queries
+            for query in finished.queries[:MAX_QUERIES]
         ]
+        if len(finished.queries) > MAX_QUERIES:
+            details.append(Text(f"and {len(finished.queries) - MAX_QUERIES} more", "dim"))
         if sites := finished.sites:
             suffix = f" and {len(sites) - MAX_SITES} more" if len(sites) > MAX_SITES else ""
             details.append(Text(f"{', '.join(sites[:MAX_SITES])}{suffix}", "cyan"))
@@ -178,6 +193,9 @@ class PlainLines:
             case RoundFindings() | DeepSearchFinished():
                 pass
 
+    def close(self) -> None:
+        """Lines stay."""
+
 
 @contextmanager
 def live_progress(settings: Settings, max_rounds: int = 0) -> Generator[ProgressDisplay]:
@@ -187,14 +205,13 @@ def live_progress(settings: Settings, max_rounds: int = 0) -> Generator[Progress
         console.quiet = True
         yield PlainLines(console, settings.secrets, max_rounds)
         return
-    # Not `console.is_terminal`: colours can be forced on a pipe, which cannot redraw.
-    if not (sys.stderr and sys.stderr.isatty()) or console.is_dumb_terminal:
+    if not _is_terminal() or console.is_dumb_terminal:
         yield PlainLines(console, settings.secrets, max_rounds)
         return
     view = LiveView(console, settings.secrets, max_rounds)
     round_logger = logging.getLogger(deep_search.__name__)
     try:
-        with Live(view, console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True):
+        with view.live:
             # Log through the stderr that the view captures, without what the view already shows.
             level = "WARNING" if settings.log_level == "INFO" else settings.log_level
             logs.configure(level, settings.secrets)
@@ -205,6 +222,10 @@ def live_progress(settings: Settings, max_rounds: int = 0) -> Generator[Progress
         logs.configure(settings.log_level, settings.secrets)
     if max_rounds:
         console.print()
+
+
+def _is_terminal() -> bool:
+    return bool(sys.stderr and sys.stderr.isatty())
 
 
 def shows_progress(settings: Settings) -> bool:

@@ -49,8 +49,9 @@ def print_result(outcome: Result | GeminiMcpError, settings: Settings, options: 
         code = _save(outcome, options.output, secrets)
     try:
         if options.json:
-            _print_json(outcome, secrets)
+            print_json(outcome, secrets)
         elif sys.stdout and sys.stdout.isatty():
+            _replace_unknown_characters()
             print_report(outcome, Console(), secrets)
         else:
             _print(str(sanitize_json(report_markdown(outcome), secrets)))
@@ -77,7 +78,7 @@ def _save(result: Result, path: Path, secrets: Sequence[str]) -> int:
 def _print_error(error: GeminiMcpError, settings: Settings, options: Options) -> int:
     """Print what happened, what to do next, and when; return the exit code."""
     if options.json:
-        _print_json(error, settings.secrets)
+        print_json(error, settings.secrets)
     else:
         stderr = StderrConsole()
         message, next_step = f"{error.code}: {error.message}", error.next_step
@@ -104,21 +105,27 @@ def _in_future(seconds: float) -> str:
     return f"in {format_duration(seconds)}, at {clock}"
 
 
-def _print_json(outcome: Result | GeminiMcpError, secrets: Sequence[str]) -> None:
+def print_json(outcome: Result | GeminiMcpError, secrets: Sequence[str]) -> None:
+    """Print the structured result on stdout."""
     _print(json.dumps(sanitize_json(to_json(outcome), secrets), ensure_ascii=False, indent=2))
 
 
 def _print(text: str) -> None:
     if sys.stdout:
-        # Characters that the terminal cannot encode must not lose the report.
-        cast("TextIOWrapper", sys.stdout).reconfigure(errors="replace")
+        _replace_unknown_characters()
         print(text, flush=True)
+
+
+def _replace_unknown_characters() -> None:
+    """Characters that stdout cannot encode must not lose the report."""
+    cast("TextIOWrapper", sys.stdout).reconfigure(errors="replace")
 
 
 def _print_summary(result: Result, stderr: Console, settings: Settings) -> None:
     """Print what the reader must know, and what was done, how long and with which model."""
     if isinstance(result, SearchResult | DeepSearchResult) and (note := result.metadata.note):
-        is_warning = not result.metadata.grounded
+        is_unverified = isinstance(result, DeepSearchResult) and not result.verified
+        is_warning = is_unverified or not result.metadata.grounded
         if is_warning and settings.log_level != "ERROR":
             _print_line(stderr, f"\nWarning: {note}", "bold yellow", settings)
         elif shows_progress(settings):

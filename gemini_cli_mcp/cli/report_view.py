@@ -3,8 +3,10 @@
 Both end with the numbered sources, whose addresses can be read and copied.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from markdown_it.token import Token
 from rich.console import Console
@@ -25,28 +27,45 @@ from gemini_cli_mcp.research.url_finder import find_urls
 from gemini_cli_mcp.sanitize import escape_markdown, markdown_link, sanitize_json, truncate_line
 from gemini_cli_mcp.types import Hit, Source
 
-SOURCES_MARKDOWN = "\n### Sources\n"
+GROUNDED_SOURCES = "\n### Sources\n"
 """Where the sources begin in the Markdown of a grounded search; its text cannot contain this."""
 MAX_TITLE_CHARS = 200
+
+_MARK = re.compile(r"\[\d{1,3}\]")
+_SOURCES_TITLE = re.compile(r"\W*(?:sources|references)\W*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class NumberedSource:
     """A source as listed below a report."""
 
-    number: int
+    label: str
     title: str
     url: str
     is_cited: bool
+
+
+@dataclass(frozen=True)
+class SourceList:
+    """The numbered sources of a report."""
+
+    heading: str
+    sources: Sequence[NumberedSource]
 
 
 def report_markdown(result: Result) -> str:
     """Return the Markdown of a result, for files and pipes."""
     match result:
         case SearchResult() | DeepSearchResult():
-            return _with_source_list(result.report, result.metadata.sources)
+            source_list = number_sources(Markdown(result.report).parsed, result.metadata.sources)
+            return _join_markdown(result.report, _source_markdown(source_list))
         case GroundedResult():
-            return result.text
+            queries = [f"- “{escape_markdown(query)}”" for query in result.queries]
+            return _join_markdown(
+                result.text.partition(GROUNDED_SOURCES)[0],
+                _source_markdown(_grounded_sources(result)),
+                ["## Search queries used", "", *queries],
+            )
         case WebSearchResult():
             return _hits_markdown(result)
 
@@ -56,18 +75,14 @@ def print_report(result: Result, console: Console, secrets: Sequence[str]) -> No
     match result:
         case SearchResult() | DeepSearchResult():
             markdown = Markdown(_clean(result.report, secrets))
-            sources = number_sources(markdown.parsed, result.metadata.sources)
-            _mark_links(markdown.parsed, sources)
+            source_list = number_sources(markdown.parsed, result.metadata.sources)
+            _mark_links(markdown.parsed, source_list.sources)
             console.print(markdown)
-            _print_sources(sources, console, secrets)
+            _print_sources(source_list, console, secrets)
         case GroundedResult():
-            text = result.text.partition(SOURCES_MARKDOWN)[0]
+            text = result.text.partition(GROUNDED_SOURCES)[0]
             console.print(Markdown(_clean(text, secrets)))
-            sources = [
-                NumberedSource(number, _title(source), source.url, is_cited=True)
-                for number, source in enumerate(result.sources, 1)
-            ]
-            _print_sources(sources, console, secrets)
+            _print_sources(_grounded_sources(result), console, secrets)
             console.print(Text("\nSearch queries used", "bold"))
             for query in result.queries:
                 console.print(Text(f"  “{_line(query, secrets)}”"), soft_wrap=True)
@@ -77,20 +92,42 @@ def print_report(result: Result, console: Console, secrets: Sequence[str]) -> No
                 _print_hit(number, hit, console, secrets)
 
 
-def number_sources(tokens: Sequence[Token], sources: Sequence[Source]) -> list[NumberedSource]:
-    """Number the addresses that a report cites, in their order, then all other sources."""
+def number_sources(tokens: Sequence[Token], sources: Sequence[Source]) -> SourceList:
+    """Number the addresses that a report cites, in their order, then all other sources.
+
+    A report may have marks such as [1], or a list of sources, of its own: then the labels and the
+    heading differ from those.
+    """
     titles = {canonical_url(source.url): _title(source) for source in sources}
     cited: dict[str, str] = {}
     for url in _cited_urls(tokens):
         if url.lower().startswith(("http://", "https://")):
             cited.setdefault(canonical_url(url), url)
     others = [source.url for source in sources if canonical_url(source.url) not in cited]
-    return [
-        NumberedSource(
-            number, titles.get(canonical_url(url)) or url_host(url), url, number <= len(cited)
-        )
-        for number, url in enumerate((*cited.values(), *others), 1)
-    ]
+    inline_tokens = [child for token in tokens for child in token.children or ()]
+    texts = [child.content for child in inline_tokens if child.type == "text"]
+    prefix = "S" if any(_MARK.search(text) for text in texts) else ""
+    has_own_list = any(_SOURCES_TITLE.fullmatch(text) for text in texts)
+    return SourceList(
+        "All sources" if has_own_list else "Sources",
+        [
+            NumberedSource(
+                f"{prefix}{number}",
+                titles.get(canonical_url(url)) or url_host(url),
+                url,
+                number <= len(cited),
+            )
+            for number, url in enumerate((*cited.values(), *others), 1)
+        ],
+    )
+
+
+def _grounded_sources(result: GroundedResult) -> SourceList:
+    """Return the sources in the order of the marks in the text."""
+    sources = enumerate(result.sources, 1)
+    return SourceList(
+        "Sources", [NumberedSource(str(n), _title(item), item.url, True) for n, item in sources]
+    )
 
 
 def _cited_urls(tokens: Sequence[Token]) -> Iterator[str]:
@@ -103,8 +140,8 @@ def _cited_urls(tokens: Sequence[Token]) -> Iterator[str]:
 
 
 def _mark_links(tokens: Sequence[Token], sources: Sequence[NumberedSource]) -> None:
-    """Add the number of its source behind each link: in a terminal, the address is not visible."""
-    numbers = {canonical_url(source.url): source.number for source in sources}
+    """Add the label of its source behind each link: in a terminal, the address is not visible."""
+    labels = {canonical_url(source.url): source.label for source in sources}
     for token in tokens:
         if token.children is None:
             continue
@@ -114,33 +151,36 @@ def _mark_links(tokens: Sequence[Token], sources: Sequence[NumberedSource]) -> N
             children.append(child)
             if child.type == "link_open":
                 url = str(child.attrs.get("href", ""))
-            elif child.type == "link_close" and (number := numbers.get(canonical_url(url))):
-                children.append(Token("text", "", 0, content=f" [{number}]"))
+            elif child.type == "link_close" and (label := labels.get(canonical_url(url))):
+                children.append(Token("text", "", 0, content=f" [{label}]"))
         token.children = children
 
 
-def _with_source_list(report: str, sources: Sequence[Source]) -> str:
-    numbered = number_sources(Markdown(report).parsed, sources)
-    if not numbered:
-        return report
+def _join_markdown(text: str, *sections: Sequence[str]) -> str:
+    return "\n\n".join([text.rstrip(), *("\n".join(lines) for lines in sections if lines)])
+
+
+def _source_markdown(source_list: SourceList) -> list[str]:
+    if not source_list.sources:
+        return []
     lines = [
-        f"{source.number}. {markdown_link(source.title, source.url)}"
+        f"{source.label}. {markdown_link(source.title, source.url)}"
         f"{'' if source.is_cited else ' (found, not cited)'}"
-        for source in numbered
+        for source in source_list.sources
     ]
-    return "\n".join((report.rstrip(), "", "## Sources", "", *lines))
+    if not source_list.sources[0].label.isdigit():  # Markdown has no lists with such labels
+        lines = [f"- {line}" for line in lines]
+    return [f"## {source_list.heading}", "", *lines]
 
 
-def _print_sources(
-    sources: Sequence[NumberedSource], console: Console, secrets: Sequence[str]
-) -> None:
-    for heading, is_cited in (("Sources", True), ("Found, but not cited", False)):
-        listed = [source for source in sources if source.is_cited == is_cited]
+def _print_sources(source_list: SourceList, console: Console, secrets: Sequence[str]) -> None:
+    for heading, is_cited in ((source_list.heading, True), ("Found, but not cited", False)):
+        listed = [source for source in source_list.sources if source.is_cited == is_cited]
         if listed:
             console.print(Text(f"\n{heading}", "bold"))
         for source in listed:
             title = _line(source.title, secrets)
-            console.print(Text(f"  [{source.number}] {title}"), soft_wrap=True)
+            console.print(Text(f"  [{source.label}] {title}"), soft_wrap=True)
             _print_url(source.url, console, secrets)
 
 
@@ -157,6 +197,8 @@ def _print_hit(number: int, hit: Hit, console: Console, secrets: Sequence[str]) 
 def _print_url(url: str, console: Console, secrets: Sequence[str]) -> None:
     """Print the whole address on a line of its own, so that it can be copied; also as a link."""
     text = _clean(url, secrets)
+    # Invisible characters could make another address of it, at least for the eye.
+    text = "".join(char if char.isprintable() and char != " " else quote(char) for char in text)
     console.print(Text("      ").append(text, Style(color="cyan", link=text)), soft_wrap=True)
 
 
@@ -172,7 +214,7 @@ def _hits_markdown(result: WebSearchResult) -> str:
 
 
 def _title(source: Source) -> str:
-    return source.title or source_domain(source)
+    return source.title or source_domain(source) or url_host(source.url)
 
 
 def _line(text: str, secrets: Sequence[str]) -> str:

@@ -27,9 +27,9 @@ def _add_search(subparsers: "Subparsers") -> None:
         description="Research a question on the web and print a report with its sources. Takes "
         "10 to 60 seconds.",
         examples=[
-            "which Python versions get security fixes today",
-            '"What\'s new in SQLite?" --json',
-            "latest stable Linux kernel --quiet > kernel.md",
+            "$ which Python versions get security fixes today",
+            '$ "What\'s new in SQLite?" --json',
+            "$ latest stable Linux kernel --quiet > kernel.md",
         ],
     )
     _add_common(parser, query="the question to research", result="report")
@@ -44,8 +44,8 @@ def _add_deep_search(subparsers: "Subparsers") -> None:
         "minutes. Ctrl-C stops early and prints the best report so far; a second Ctrl-C leaves at "
         "once.",
         examples=[
-            '"Is intermittent fasting safe?" --max-iterations 3 --output report.md',
-            "state of solid state batteries --quiet --json",
+            '$ "Is intermittent fasting safe?" --max-iterations 3 --output report.md',
+            "$ state of solid state batteries --quiet --json",
         ],
     )
     _add_common(parser, query="the question to research", result="report")
@@ -68,9 +68,9 @@ def _add_grounded_search(subparsers: "Subparsers") -> None:
         summary="answer a question with a single grounded Google search",
         description="Answer a question with a single grounded Google search, and list its sources.",
         examples=[
-            "when is the next leap second",
-            '"Who won the 2026 World Cup?" --model gemini-2.5-flash --thinking off --json',
-            "why is the sky blue --include-thoughts --quiet",
+            "$ when is the next leap second",
+            '$ "Who won the 2026 World Cup?" --model gemini-2.5-flash --thinking off --json',
+            "GEMINI_MCP_PROVIDERS=api $ why is the sky blue --include-thoughts --quiet",
         ],
     )
     _add_common(parser, query="the question to answer", result="answer")
@@ -98,8 +98,8 @@ def _add_web_search(subparsers: "Subparsers") -> None:
         summary="search the web and list the hits",
         description="Search the web and list the hits with their addresses.",
         examples=[
-            "python 3.15 release notes --recency oneMonth --count 5",
-            '"grounding api" --engine google --json --quiet',
+            "$ python 3.15 release notes --recency oneMonth --count 5",
+            '$ "grounding api" --engine google --json --quiet',
         ],
     )
     _add_common(parser, query="what to search for", result="list")
@@ -124,8 +124,9 @@ def _add_web_search(subparsers: "Subparsers") -> None:
 def _add_common(parser: CommandParser, *, query: str, result: str) -> None:
     """Add what all these commands have; `result` is what they print."""
     parser.add_argument(
-        "words", nargs="+", metavar="QUERY", help=f"{query}; its words need no quotes"
+        "words", nargs="*", metavar="QUERY", help=f"{query}; its words need no quotes"
     )
+    parser.takes_words = True
     parser.add_argument(
         "--json", action="store_true", help=f"print the structured result instead of the {result}"
     )

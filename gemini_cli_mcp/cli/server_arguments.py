@@ -16,7 +16,11 @@ def add_serve(subparsers: "Subparsers") -> None:
         "serve",
         summary="serve MCP over stdio (the default command) or HTTP",
         description="Serve MCP over stdio, or over streamable HTTP with --http.",
-        examples=["", "--http --host 0.0.0.0 --port 8000 --allowed-host mcp.example.com"],
+        examples=[
+            "$",
+            "GEMINI_MCP_HTTP_TOKENS=... $ --http --host 0.0.0.0 --port 8000 "
+            "--allowed-host mcp.example.com",
+        ],
     )
     parser.add_argument(
         "--http", action="store_true", help="serve streamable HTTP at /mcp instead of stdio"
@@ -44,7 +48,11 @@ def add_gateway(subparsers: "Subparsers") -> None:
         description="Serve an OpenAI-compatible API that forwards requests to an upstream server "
         "and lets its models search the web. Set GEMINI_MCP_UPSTREAM_URL, or `gateway.upstreams` "
         "in the engines file (GEMINI_MCP_WEB_SEARCH).",
-        examples=["", "--host 0.0.0.0 --port 8399 --allowed-host models.example.com"],
+        examples=[
+            "GEMINI_MCP_UPSTREAM_URL=http://localhost:11434/v1 $",
+            "GEMINI_MCP_HTTP_TOKENS=... $ --host 0.0.0.0 --port 8399 "
+            "--allowed-host models.example.com",
+        ],
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"

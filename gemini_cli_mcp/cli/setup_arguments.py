@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, get_args
 from gemini_cli_mcp.cli.command_parser import add_command
 from gemini_cli_mcp.cli.install.clients import CLIENTS
 from gemini_cli_mcp.cli.options import Shell
+from gemini_cli_mcp.cli.wording import PROGRAM
 
 if TYPE_CHECKING:
     from gemini_cli_mcp.cli.command_parser import Subparsers
@@ -24,7 +25,7 @@ def _add_login(subparsers: "Subparsers") -> None:
         "login",
         summary="sign in with a provider's official CLI",
         description="Start a provider's official CLI in this terminal, to sign in there.",
-        examples=["gemini"],
+        examples=["$ gemini"],
     )
     parser.add_argument("provider", choices=["gemini", "antigravity"], help="the provider")
 
@@ -36,7 +37,7 @@ def _add_doctor(subparsers: "Subparsers") -> None:
         summary="check everything a search needs and explain how to fix problems",
         description="Check everything a search needs and print a fix for each problem. Exits "
         "with 0 only if a search can work.",
-        examples=["", "--live", "--offline --json"],
+        examples=["$", "$ --live", "$ --offline --json"],
     )
     network = parser.add_mutually_exclusive_group()
     network.add_argument("--live", action="store_true", help="also run one small real search")
@@ -54,11 +55,11 @@ def _add_install(subparsers: "Subparsers") -> None:
         description="Add this server to the configuration of an MCP client. Other entries are "
         "left unchanged.",
         examples=[
-            "claude-desktop --env GEMINI_API_KEY",
-            "cursor --project --env GEMINI_MODEL=flash",
-            "vscode --print",
-            "zed --force",
-            "claude-desktop --uninstall",
+            "$ claude-desktop --env GEMINI_API_KEY",
+            "$ cursor --project --env GEMINI_MODEL=flash",
+            "$ vscode --print",
+            "$ zed --force",
+            "$ claude-desktop --uninstall",
         ],
     )
     parser.add_argument(
@@ -97,11 +98,15 @@ def _add_completion(subparsers: "Subparsers") -> None:
         "completion",
         summary="print a script that completes commands and options in your shell",
         description="Print a script that completes commands, options and their values when you "
-        "press Tab. The examples install it; open a new shell afterwards.",
+        "press Tab. The examples install it; open a new shell afterwards. zsh finds it if "
+        "~/.zshrc has the line `fpath+=~/.zfunc` before `compinit`.",
         examples=[
-            "bash > ~/.local/share/bash-completion/completions/gemini-cli-mcp",
-            'zsh > "${fpath[1]}/_gemini-cli-mcp"',
-            "fish > ~/.config/fish/completions/gemini-cli-mcp.fish",
+            f"mkdir -p {folder} && $ {shell} > {folder}/{file}"
+            for shell, folder, file in (
+                ("bash", "~/.local/share/bash-completion/completions", PROGRAM),
+                ("zsh", "~/.zfunc", f"_{PROGRAM}"),
+                ("fish", "~/.config/fish/completions", f"{PROGRAM}.fish"),
+            )
         ],
     )
     parser.add_argument("shell", choices=list(get_args(Shell)), help="your shell")

@@ -46,7 +46,7 @@ MODEL_ALIASES = {
     "auto": "gemini-flash-latest",
 }
 """API model names for the aliases of the CLI."""
-SIGN_IN_HINT = "Set GEMINI_API_KEY or the Vertex AI variables in the server's environment."
+SIGN_IN_HINT = "Set GEMINI_API_KEY to a valid key, or the variables of Vertex AI."
 
 
 class GeminiApiProvider:

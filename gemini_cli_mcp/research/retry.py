@@ -71,7 +71,7 @@ async def first_success(
         "No provider is available: "
         + "; ".join(f"{provider.name}: {error.message}" for provider, error in failures),
         hint=" ".join(f"{provider.name}: {error.next_step}" for provider, error in failures),
-        terminal_hint=" ".join(
+        terminal_hint="\n".join(
             f"{provider.name}: {error.for_terminal().next_step}" for provider, error in failures
         ),
     )

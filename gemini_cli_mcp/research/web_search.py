@@ -94,6 +94,7 @@ class EngineProviders:
                     raise NotSignedIn(
                         f"The account {target.alias!r} has no API key.",
                         hint=f"Set {target.key_variable} in the server's environment.",
+                        terminal_hint=f"Set {target.key_variable}.",
                     )
                 # No other credentials may be used instead of this key.
                 for name in ("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"):

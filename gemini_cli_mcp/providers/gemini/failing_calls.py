@@ -48,7 +48,9 @@ SUBJECTS: dict[CallKind, str] = {
     "page read": "Google's page reader",
     "model": "Gemini",
 }
-PERMANENT_ERRORS = (NotSignedIn, QuotaExhausted, ModelNotFound, RequestRejected)
+ACCOUNT_ERRORS = (NotSignedIn, QuotaExhausted, ModelNotFound)
+"""Errors that every search would have."""
+PERMANENT_ERRORS = (*ACCOUNT_ERRORS, RequestRejected)
 """Errors of a search that the CLI would only repeat."""
 
 
@@ -63,7 +65,7 @@ class _FailingCall:
     last: ApiError
     error: GeminiMcpError
     is_certain: bool
-    """Whether it is this call that has failed, and not one that was sent at the same moment."""
+    """Whether it cannot be only a neighbour, sent at the same moment, that has failed."""
 
     @property
     def age(self) -> float:
@@ -80,6 +82,8 @@ class FailingCalls:
         self._unanswered: list[ApiRequest] = []
         self._failing: dict[str, _FailingCall] = {}
         self._succeeded: set[CallKind] = set()
+        self._model_failing_since: float | None = None
+        """Since when no model has answered, the one that chooses the model included."""
         self._abandoned_search: GeminiMcpError | None = None
         """Why a search failed that the CLI has given up, if the reason is permanent."""
         self._described_ms = 0.0
@@ -93,11 +97,14 @@ class FailingCalls:
                 case ApiRequest():
                     if event.role == "main":
                         self._end_tool_calls()
+                        self._end_routing()
                     self._unanswered.append(event)
                 case ApiResponse():
                     request, _ = self._take_request(event)
                     self._succeeded.add(_kind(request))
                     self._failing.pop(_key(request), None)
+                    if not request.is_for_tool:
+                        self._model_failing_since = None
                 case ApiError():
                     self._add_failure(event)
                 case _:
@@ -116,8 +123,7 @@ class FailingCalls:
         """Return whether a failing call ends the run, which may take `seconds_left` more."""
         for call in self._failing.values():
             is_due = call.age >= self._limit(call) or seconds_left <= DEADLINE_MARGIN
-            # If a neighbour has failed instead, this call does not fail again.
-            if is_due and (call.is_certain or call.failures > 1):
+            if is_due and call.is_certain:
                 self.stop_error = call.error.as_final()
                 return True
         return False
@@ -134,9 +140,9 @@ class FailingCalls:
 
     @property
     def has_lasted(self) -> bool:
-        """Whether the model has failed for so long that another run would not help."""
-        model = self._failing.get("model")
-        return model is not None and model.age >= self._retry_limit(model)
+        """Whether the models have failed for so long that another run would not help."""
+        since = self._model_failing_since
+        return since is not None and time.monotonic() - since >= self._limits.failing_call_timeout
 
     def describe(self) -> str | None:
         """Return a line about the latest failure; None if there is no new one."""
@@ -144,6 +150,8 @@ class FailingCalls:
         if call is None or call.last.sent_ms <= self._described_ms:
             return None
         self._described_ms = call.last.sent_ms
+        if isinstance(call.error, PERMANENT_ERRORS):
+            return None  # it is not repeated, or its run ends
         return (
             f"{call.kind} failing ({_cause(call)}), retrying: "
             f"{_ordinal(call.failures + 1)} try, {call.age:.0f} s"
@@ -175,14 +183,19 @@ class FailingCalls:
         previous = self._failing.get(key)
         error = self._classify(failure, kind)
         if kind == "page read" and isinstance(error, PERMANENT_ERRORS):
-            return  # the CLI reads the page itself then
+            self._failing.pop(key, None)  # the CLI reads the page itself then
+            return
+        started_at = previous.started_at if previous else _started_at(failure)
+        if kind == "model" and not isinstance(error, TimedOut):
+            started_at = self._model_failing_since = self._model_failing_since or started_at
         self._failing[key] = _FailingCall(
             kind,
-            previous.started_at if previous else _started_at(failure),
+            started_at,
             previous.failures + 1 if previous else 1,
             failure,
             error,
-            is_certain,
+            # If a neighbour has failed instead, this call does not fail again.
+            is_certain or previous is not None or isinstance(error, ACCOUNT_ERRORS),
         )
 
     def _classify(self, failure: ApiError, kind: CallKind) -> GeminiMcpError:
@@ -206,6 +219,12 @@ class FailingCalls:
             if call.kind != "model":
                 del self._failing[key]
         self._unanswered = [item for item in self._unanswered if not item.is_for_tool]
+
+    def _end_routing(self) -> None:
+        """Forget the model that chooses the model: the chosen one is asked now."""
+        model = self._failing.get("model")
+        if model and model.last.role != "main":
+            del self._failing["model"]
 
     def _take_request(self, completion: ApiResponse | ApiError) -> tuple[ApiRequest, bool]:
         """Return the request that was sent when this call started, and whether it is certain."""

@@ -130,6 +130,7 @@ def _classify_message(
         return CliNotFound(
             "gemini is installed, but the `node` it runs on is not on PATH.",
             hint="Install Node 20 or newer, or add its folder to PATH in the server's environment.",
+            terminal_hint="Install Node 20 or newer, or add its folder to PATH.",
             details=details,
         )
     error = classify_api_error(_API_STATUSES.get(exit_code), text, details=details, secrets=secrets)
