@@ -14,8 +14,12 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.execution_errors import ConnectionFailed, Overloaded, RequestRejected
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.process.run import Completed
 from gemini_cli_mcp.providers.gemini.api_failures import classify_api_error
+from gemini_cli_mcp.providers.gemini.api_route import find_route
+from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls
+from gemini_cli_mcp.providers.gemini.run_result import build_run_result
 from gemini_cli_mcp.providers.gemini.telemetry_events import (
     ApiError,
     ApiRequest,
@@ -270,6 +274,24 @@ def test_a_model_that_chooses_the_model_is_forgotten_when_the_chosen_one_is_aske
     assert run.calls.has_lasted  # if the chosen one fails as well
     run.succeeds("", role="main")
     assert not run.calls.has_lasted
+
+
+@pytest.mark.parametrize(("seconds", "is_final"), [(0, False), (60, True)])
+def test_after_a_minute_of_failures_the_run_is_not_repeated(
+    clock: Clock, seconds: float, is_final: bool
+) -> None:
+    run = Run()
+    run.fails(role="utility_router")
+    clock.skip(seconds)
+    overloaded = Completed("exited", 503 % 256, "")
+    events = EventLog(lambda _: None, LIMITS, session_id="s")
+
+    result = build_run_result(
+        overloaded, events, None, None, run.calls, find_route({}), is_official_cli=True
+    )
+
+    assert isinstance(result.failure, Overloaded)
+    assert result.failure.is_final is is_final
 
 
 def test_a_page_that_the_cli_reads_itself_is_forgotten(clock: Clock) -> None:
