@@ -1,11 +1,14 @@
 """What people see in a terminal: progress, reports, sources, warnings and errors."""
 
+import io
 import json
 import re
 import signal
 import subprocess
 
 import pytest
+from pytest_mock import MockerFixture
+from rich.console import Console
 
 from gemini_cli_mcp import errors, execution_errors, sign_in_errors
 from gemini_cli_mcp.cli.live_progress import MAX_STEPS, SPINNER_FRAMES, LiveView
@@ -124,7 +127,15 @@ def test_a_grounded_answer_in_a_pipe_has_numbered_sources_too(stub: Stub) -> Non
     completed = run_command(stub, "grounded-search", QUESTION)
 
     assert completed.stdout.startswith("## Search Results\n\nText.\n\n## Sources\n\n1. [noaa.org](")
-    assert completed.stdout.endswith(f"\n\n## Search queries used\n\n- “{LONG_QUERY.strip()}”\n")
+    assert completed.stdout.endswith(f'\n\n### Search Queries Used\n\n- "{LONG_QUERY.strip()}"\n')
+
+
+def test_a_query_cannot_bring_a_link_that_no_search_returned(stub: Stub) -> None:
+    stub.plays({**CITING, "searches": [search_with_sources("see https://evil.example/x", "nasa")]})
+
+    completed = run_command(stub, "grounded-search", QUESTION)
+
+    assert '- "see ' in completed.stdout and "https://evil" not in completed.stdout
 
 
 def test_an_unverified_report_is_a_warning_even_for_quiet_commands(stub: Stub) -> None:
@@ -265,8 +276,6 @@ def test_the_live_view_stays_in_place(stub: Stub, columns: int, lines: int) -> N
 
 
 def test_the_live_view_shows_round_time_sources_and_tokens(clock: Clock) -> None:
-    from rich.console import Console
-
     console = Console(width=80)
     view = LiveView(console, (), 5)
     for event in (
@@ -317,3 +326,24 @@ def test_ctrl_c_restores_the_cursor(stub: Stub, times: int) -> None:
     assert (run.exit_code, len(pressed)) == (130, times)
     assert run.output.rindex("\x1b[?25h") > run.output.rindex("\x1b[?25l")
     assert not view_lines(run.text.splitlines(), SPINNER_FRAMES)
+
+
+def test_a_narrower_window_leaves_no_rows_of_the_old_view(mocker: MockerFixture) -> None:
+    """Most terminals wrap what they show, but the emulator of these tests does not."""
+    console = Console(width=80, force_terminal=True, file=io.StringIO())
+    view = LiveView(console, (), 5)
+    view.show_event(RoundStarted(1))
+    view.show_step("searching “" + "x" * 60 + "”")
+    width = mocker.patch.object(Console, "width", new_callable=mocker.PropertyMock)
+    width.return_value = 80
+    with console.capture():
+        console.print(view)
+
+    width.return_value = 30  # the step has 76 columns, so it takes three rows now
+    with console.capture() as capture:
+        console.print(view)
+
+    assert capture.get().startswith("\x1b[2K\x1b[1A" * 2 + "\x1b[1m")
+    with console.capture() as capture:
+        console.print(view)
+    assert "\x1b[1A" not in capture.get()

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class _Program:
+class _CommandContext:
     """What the command works with."""
 
     settings: Settings
@@ -76,10 +76,10 @@ class _Program:
 def search(settings: Settings, environ: Mapping[str, str], options: Options) -> int:
     """Run `search`, print its result and return the exit code."""
 
-    async def run(program: _Program) -> Result:
+    async def run(command: _CommandContext) -> Result:
         request = requests.parse_search({"query": options.query})
-        with program.call() as context:
-            return await run_search(request, context, program.researcher)
+        with command.call() as context:
+            return await run_search(request, context, command.researcher)
 
     return _run(settings, environ, options, run)
 
@@ -93,10 +93,10 @@ def grounded_search(settings: Settings, environ: Mapping[str, str], options: Opt
         "include_thoughts": options.include_thoughts,
     }
 
-    async def run(program: _Program) -> Result:
+    async def run(command: _CommandContext) -> Result:
         request = requests.parse_grounded_search(arguments, settings)
-        with program.call() as context:
-            return await run_grounded_search(request, context, program.researcher)
+        with command.call() as context:
+            return await run_grounded_search(request, context, command.researcher)
 
     return _run(settings, environ, options, run)
 
@@ -110,10 +110,10 @@ def web_search(settings: Settings, environ: Mapping[str, str], options: Options)
         "count": options.count,
     }
 
-    async def run(program: _Program) -> Result:
+    async def run(command: _CommandContext) -> Result:
         request = requests.parse_web_search(arguments, settings.engines)
-        with program.call() as context:
-            engines = EngineProviders(settings, program.providers, environ)
+        with command.call() as context:
+            engines = EngineProviders(settings, command.providers, environ)
             return await run_web_search(request, context, engines)
 
     return _run(settings, environ, options, run)
@@ -122,7 +122,7 @@ def web_search(settings: Settings, environ: Mapping[str, str], options: Options)
 def deep_search(settings: Settings, environ: Mapping[str, str], options: Options) -> int:
     """Run `deep_search`, print its result, write it to the output file and return the exit code.
 
-    Ctrl-C stops the rounds, not the program: the best report so far is printed.
+    Ctrl-C stops the rounds, not the command: the best report so far is printed.
     """
     if options.output and (problem := _output_problem(options.output)):
         # Fail now, not after minutes of research.
@@ -130,14 +130,14 @@ def deep_search(settings: Settings, environ: Mapping[str, str], options: Options
         return BAD_USAGE_EXIT_CODE
     arguments = {"query": options.query, "max_iterations": options.max_iterations}
 
-    async def run(program: _Program) -> Result:
+    async def run(command: _CommandContext) -> Result:
         request = requests.parse_deep_search(arguments, settings)
         _warn_if_clamped(request)
         context = deep_search_context(LOCAL_OWNER, settings)
         error = Cancelled("The deep search was cancelled.")
         with live_progress(settings, request.max_rounds) as display:
-            program.interrupt.set_callbacks(lambda: context.cancel(error), display.close)
-            async with aclosing(run_deep_search(request, context, program.researcher)) as events:
+            command.interrupt.set_callbacks(lambda: context.cancel(error), display.close)
+            async with aclosing(run_deep_search(request, context, command.researcher)) as events:
                 async for event in events:
                     if isinstance(event, DeepSearchFinished):
                         return event.result
@@ -167,17 +167,17 @@ def _run(
     settings: Settings,
     environ: Mapping[str, str],
     options: Options,
-    operation: Callable[[_Program], Awaitable[Result]],
+    operation: Callable[[_CommandContext], Awaitable[Result]],
 ) -> int:
     """Run the operation in a workspace of its own, print its result and return the exit code."""
     workspace = Workspace(settings.config_dir)
     workspace.remove_stale()
     interrupt = InterruptHandler(workspace)
-    program = _Program(settings, environ, workspace, interrupt)
+    command = _CommandContext(settings, environ, workspace, interrupt)
 
     async def attempt() -> Result | GeminiMcpError:
         try:
-            return await operation(program)
+            return await operation(command)
         except Exception as error:  # noqa: BLE001 - users get a message, never a stack trace
             return to_public_error(error)
 

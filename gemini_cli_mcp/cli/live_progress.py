@@ -8,8 +8,10 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
+from rich.control import Control
 from rich.live import Live
 from rich.padding import Padding
+from rich.segment import ControlType
 from rich.text import Text
 
 from gemini_cli_mcp import logs
@@ -85,6 +87,8 @@ class LiveView:
         self._steps: list[str] = []
         self._urls: set[str] = set()
         self._tokens = 0
+        self._drawn_widths: list[int] = []
+        """Columns of each line that is on the screen."""
         self.live = Live(
             self, console=console, refresh_per_second=REFRESHES_PER_SECOND, transient=True
         )
@@ -129,7 +133,20 @@ class LiveView:
         lines += [Text(f"    {step}", "dim") for step in self._steps[-MAX_STEPS:]]
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
+        self._erase_wrapped_rows()
+        self._drawn_widths = [min(line.cell_len, self._console.width) for line in lines]
         return Group(*lines)
+
+    def _erase_wrapped_rows(self) -> None:
+        """Erase the rows that were added by wrapping, if the window has become narrower.
+
+        Most terminals wrap what they show; rich erases only as many rows as it has drawn.
+        """
+        width = max(1, self._console.width)
+        added_rows = sum((columns - 1) // width for columns in self._drawn_widths if columns)
+        if added_rows:
+            erase = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
+            self._console.control(Control(*erase * added_rows))
 
     def _round_name(self, number: int) -> str:
         return f"round {number}/{self._max_rounds}"
@@ -201,11 +218,8 @@ class PlainLines:
 def live_progress(settings: Settings, max_rounds: int = 0) -> Generator[ProgressDisplay]:
     """Show progress until the context ends; nothing if log lines of level INFO are hidden."""
     console = StderrConsole()
-    if not shows_progress(settings):
-        console.quiet = True
-        yield PlainLines(console, settings.secrets, max_rounds)
-        return
-    if not _is_terminal() or console.is_dumb_terminal:
+    console.quiet = not shows_progress(settings)
+    if console.quiet or not _is_terminal() or console.is_dumb_terminal:
         yield PlainLines(console, settings.secrets, max_rounds)
         return
     view = LiveView(console, settings.secrets, max_rounds)

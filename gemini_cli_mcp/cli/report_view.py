@@ -29,6 +29,7 @@ from gemini_cli_mcp.types import Hit, Source
 
 GROUNDED_SOURCES = "\n### Sources\n"
 """Where the sources begin in the Markdown of a grounded search; its text cannot contain this."""
+GROUNDED_QUERIES = "\n### Search Queries Used\n"
 MAX_TITLE_CHARS = 200
 
 _MARK = re.compile(r"\[\d{1,3}\]")
@@ -60,11 +61,10 @@ def report_markdown(result: Result) -> str:
             source_list = number_sources(Markdown(result.report).parsed, result.metadata.sources)
             return _join_markdown(result.report, _source_markdown(source_list))
         case GroundedResult():
-            queries = [f"- “{escape_markdown(query)}”" for query in result.queries]
+            text, _, rest = result.text.partition(GROUNDED_SOURCES)
+            _, heading, queries = rest.rpartition(GROUNDED_QUERIES)
             return _join_markdown(
-                result.text.partition(GROUNDED_SOURCES)[0],
-                _source_markdown(_grounded_sources(result)),
-                ["## Search queries used", "", *queries],
+                text, _source_markdown(_grounded_sources(result)), [heading.strip(), "", queries]
             )
         case WebSearchResult():
             return _hits_markdown(result)
