@@ -122,7 +122,7 @@ def web_search(settings: Settings, environ: Mapping[str, str], options: Options)
 def deep_search(settings: Settings, environ: Mapping[str, str], options: Options) -> int:
     """Run `deep_search`, print its result, write it to the output file and return the exit code.
 
-    Ctrl-C stops the rounds, not the command: the best report so far is printed.
+    Ctrl-C stops the rounds, not the program: the best report so far is printed.
     """
     if options.output and (problem := _output_problem(options.output)):
         # Fail now, not after minutes of research.
