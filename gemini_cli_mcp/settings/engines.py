@@ -87,5 +87,5 @@ class Engines:
 def default_engines(provider: str, model: str) -> Engines:
     """Return the single engine that is used without an engines file."""
     target = EngineTarget(FAMILY_BY_PROVIDER[provider], None, model)
-    engine = Engine("google", "Google Search", (target,), GlmSettings.model_validate({}))
+    engine = Engine("google", "Google Search", (target,), GlmSettings.model_construct())
     return Engines((engine,), "google")
