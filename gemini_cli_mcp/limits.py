@@ -25,7 +25,20 @@ class Limits:
     max_turns: int = 50
     """Model calls of one gemini CLI run; a run that needs more is stuck in a loop."""
 
-    # Warm processes
+    # Processes started ahead
+    ready_max_age: float = 300.0
+    """Age at which a waiting process is replaced: the CLI reads its settings and the date once."""
+    ready_first_use_timeout: float = 120.0
+    """Time for a first call; a server that is never asked gives its waiting processes back."""
+    ready_start_time: float = 2.0
+    """Time until a process is certainly initialized; then the next one may be started."""
+    ready_prompt_timeout: float = 15.0
+    """Time for a waiting process to accept its prompt; it usually takes milliseconds."""
+    restart_delays: tuple[float, ...] = (1.0, 5.0, 30.0, 120.0, 600.0)
+    """Delays before a process is started again that failed to start or exited before its first
+    run."""
+
+    # Shared processes
     acp_startup_timeout: float = 30.0
     """From the start of a process until it is ready."""
     acp_session_open_timeout: float = 15.0
@@ -36,8 +49,6 @@ class Limits:
     """Wait for the reply to a cancelled turn; a CLI that is backing off sends none."""
     acp_drain_timeout: float = 30.0
     """How long the remaining runs of an unresponsive process may continue before it is killed."""
-    acp_restart_delays: tuple[float, ...] = (1.0, 5.0, 30.0, 120.0, 600.0)
-    """Delays between attempts after a process failed to start or exited before its first run."""
     acp_max_sessions: int = 250
     """Sessions per process. The CLI never closes one: each keeps about 0.4 MB and slows down the
     opening of the next."""

@@ -23,6 +23,10 @@ Evidence = Literal["ledger", "events", "none"]
 """What proves the searches of a run: the provider's own records, its event stream, or nothing."""
 
 
+ProcessUse = Literal["ready", "cold", "shared"]
+"""How a run got its process: started ahead for one run, started for it, or shared with others."""
+PROCESS_USES: tuple[ProcessUse, ...] = ("ready", "cold", "shared")
+
 GOOGLE_REDIRECT_HOST = "vertexaisearch.cloud.google.com"
 """Host of the links in Google Search results: redirects that reveal only the target's domain."""
 

@@ -1,11 +1,11 @@
 """Shared processes: `gemini --acp`, real or fake, against a fake API on loopback."""
 
 import asyncio
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -32,7 +32,8 @@ from tests.support import (
     model_answer,
     use_real_cli,
 )
-from tests.support.acp import SharedSlotsFirst, acp_pids, acp_program
+from tests.support.acp import SharedSlotsFirst, acp_program
+from tests.support.cli_processes import acp_pids
 from tests.support.fake_api import SEARCH, Body, FakeApi
 from tests.support.matrix import needs_real_cli
 from tests.support.mcp_server import SEARCH_FRAMES, in_process_client, start_server
@@ -316,7 +317,7 @@ async def test_a_process_over_the_memory_limit_is_replaced(cli: Stub, api: FakeA
 async def test_an_idle_process_is_stopped_and_restarted_on_demand(cli: Stub, api: FakeApi) -> None:
     cli.environ["GEMINI_MCP_WARM_IDLE"] = "0.5"
     async with acp_program(cli) as program:
-        await eventually(lambda: program.pids())
+        await program.wait_ready()
         await eventually(lambda: not program.pids())
         await program.search()
         assert DEDICATED_START in cli.messages
@@ -356,7 +357,7 @@ async def test_without_a_sign_in_no_shared_process_is_started(cli: Stub, api: Fa
 async def test_a_sign_in_rejected_by_sessions_is_not_retried(
     cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cli.limits = Limits(acp_restart_delays=(0.05,))
+    cli.limits = Limits(restart_delays=(0.05,))
     caplog.set_level("INFO")
     del cli.environ["GEMINI_API_KEY"]
     env_file = cli.home / ".gemini" / ".env"
@@ -415,15 +416,33 @@ async def test_searches_in_a_frozen_process_are_repeated_elsewhere(
         await eventually(lambda: pid not in program.pids())
 
 
-async def test_several_idle_processes_are_stopped_and_restarted_on_demand(
+async def test_a_second_process_is_started_when_the_first_is_full(cli: Stub, api: FakeApi) -> None:
+    cli.environ |= {"GEMINI_MCP_WARM": "2", "GEMINI_MCP_WARM_SESSIONS": "1"}
+    api.hold_text = "HELD"
+    async with acp_program(cli) as program:
+        await program.wait_ready()
+        [first] = program.pids()
+        held_call = asyncio.ensure_future(program.search("HELD"))
+        await eventually(lambda: api.waiting)
+        await program.wait_ready(except_pids=[first])
+        assert len(program.pids()) == 2
+        api.release.set()
+        assert (await held_call)["success"]
+
+
+async def test_an_unused_process_makes_room_for_one_of_another_kind(
     cli: Stub, api: FakeApi
 ) -> None:
-    cli.environ |= {"GEMINI_MCP_WARM": "2", "GEMINI_MCP_WARM_IDLE": "1"}
     async with acp_program(cli) as program:
-        await eventually(lambda: len(program.pids()) == 2)
-        await eventually(lambda: not program.pids())
-        await program.search()
-        await eventually(lambda: len(program.pids()) == 2)
+        await program.wait_ready()
+        [first] = program.pids()
+        await program.wait_ready(except_pids=[first], model="gemini-2.5-pro")
+        [second] = program.pids()
+        command = Path(f"/proc/{second}/cmdline").read_bytes().split(b"\0")
+        environ = Path(f"/proc/{second}/environ").read_bytes().split(b"\0")
+
+    assert b"gemini-2.5-pro" in command
+    assert b"NO_BROWSER=true" in environ
 
 
 async def test_long_runs_do_not_accumulate_processes(
@@ -458,24 +477,6 @@ async def test_an_unreadable_home_does_not_crash_the_pool(cli: Stub, api: FakeAp
             await program.search()
 
 
-async def test_no_process_starts_before_the_handshake_is_complete(cli: Stub) -> None:
-    initialize, initialized, _ = SEARCH_FRAMES
-    with start_server(cli, initialize) as server:
-        assert server.stdin and server.stdout
-        assert json.loads(server.stdout.readline())["id"] == 1
-        await anyio.sleep(0.5)  # long enough for a process to start
-        assert acp_pids(cli) == []
-        list_tools = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
-        server.stdin.write(initialized + "\n" + list_tools + "\n")
-        server.stdin.flush()
-        await eventually(lambda: len(acp_pids(cli)) == 1)
-        server.stdin.close()
-        await eventually(lambda: server.poll() is not None)
-
-    await eventually(lambda: not acp_pids(cli))
-    assert cli.leftover_files() == []
-
-
 def wait_for_ready_line(log: Iterable[str]) -> None:
     """Read a server's log until its shared process is ready."""
     assert any("ACP process ready" in line for line in log)
@@ -483,11 +484,14 @@ def wait_for_ready_line(log: Iterable[str]) -> None:
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_signal_to_the_server_ends_its_shared_process(
-    cli: Stub, signal_number: signal.Signals
+    cli: Stub, api: FakeApi, signal_number: signal.Signals
 ) -> None:
-    initialize, initialized, _ = SEARCH_FRAMES
-    list_tools = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
-    with start_server(cli, initialize, initialized, list_tools) as server:
+    cli.environ |= {"GEMINI_MCP_READY": "0", "GEMINI_MCP_CONCURRENCY": "1"}
+    api.hold_text = QUESTION
+    initialize, initialized, call = SEARCH_FRAMES
+    with start_server(cli, initialize, initialized, call, call.replace('"id": 2', '"id": 3')) as (
+        server
+    ):
         assert server.stderr
         await anyio.to_thread.run_sync(wait_for_ready_line, server.stderr, abandon_on_cancel=True)
         assert len(acp_pids(cli)) == 1
@@ -498,10 +502,9 @@ async def test_a_signal_to_the_server_ends_its_shared_process(
 
 
 async def test_a_deep_search_uses_a_shared_process_while_all_other_slots_are_taken(
-    cli: Stub, api: FakeApi, caplog: pytest.LogCaptureFixture
+    cli: Stub, api: FakeApi
 ) -> None:
-    caplog.set_level("INFO")
-    cli.environ["GEMINI_MCP_CONCURRENCY"] = "1"
+    cli.environ |= {"GEMINI_MCP_READY": "0", "GEMINI_MCP_CONCURRENCY": "1"}
     api.hold_text = "HELD"
     api.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).", verified=True)]
     progress_messages: list[str] = []
@@ -512,7 +515,7 @@ async def test_a_deep_search_uses_a_shared_process_while_all_other_slots_are_tak
     async with in_process_client(cli) as client, anyio.create_task_group() as tasks:
         await client.list_tools()
         tasks.start_soon(client.call_tool, "search", {"query": "HELD"})
-        await eventually(lambda: api.waiting and "ACP process ready" in caplog.text)
+        await eventually(lambda: api.waiting)
         reply = await client.call_tool(
             "deep_search", {"query": QUESTION, "max_iterations": 2}, progress_callback=on_progress
         )
@@ -520,7 +523,7 @@ async def test_a_deep_search_uses_a_shared_process_while_all_other_slots_are_tak
 
         result: Any = reply.structured_content
         assert (result["verified"], result["metadata"]["iterations"]) == (True, 2)
-    assert not any(DEDICATED_START in message for message in progress_messages)
+        assert result["metadata"]["process"] == "shared"
     assert any(
         "round 2/2: searching “why is the sky blue”" in message for message in progress_messages
     )
@@ -531,23 +534,23 @@ async def test_the_gateways_web_search_uses_a_shared_process(
 ) -> None:
     caplog.set_level("INFO")
     cli.environ |= {"GEMINI_MCP_GROUNDED_MODEL": "gemini-2.5-flash"}
+    cli.environ["GEMINI_MCP_READY"] = "0"
     settings = cli.settings
     workspace = Workspace(settings.config_dir)
-    providers = ProviderRegistry(settings, workspace, cli.environ)
+    providers = ProviderRegistry(settings, workspace, cli.environ, keeps_processes=True)
     providers.limiter = SharedSlotsFirst(settings.concurrency, settings.queue)
-    engines = EngineProviders(settings, providers, cli.environ, warm=True)
+    engines = EngineProviders(settings, providers, cli.environ)
     request = parse_web_search({"query": "blue sky"}, settings.engines)
-    messages: list[str] = []
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engines.run_pool)
-            await web_search(request, CallContext(), engines)  # starts the shared process
+            tasks.start_soon(engines.run_pools)
+            await web_search(request, CallContext(), engines)  # requests a shared process
             await eventually(lambda: "ACP process ready" in caplog.text)
-            result = await web_search(request, CallContext(progress=messages.append), engines)
+            result = await web_search(request, CallContext(), engines)
             assert result.hits[0].url == f"{REDIRECT}nasa"
+            assert result.process == "shared"
             assert len(acp_pids(cli)) == 1
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()
     await eventually(lambda: not acp_pids(cli))
-    assert messages and DEDICATED_START not in messages

@@ -17,20 +17,15 @@ from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError
 from gemini_cli_mcp.providers.base import Provider
 from gemini_cli_mcp.providers.gemini.acp_lifecycle import Lifecycle, ProcessState
-from gemini_cli_mcp.providers.gemini.home import search_profile
 from gemini_cli_mcp.providers.gemini.launcher import Launcher, RunLaunch
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import (
     Stub,
     eventually,
-    fake_gemini,
     model_answer,
     search_with_sources,
-    use_real_cli,
 )
-from tests.support.acp import acp_pids
-from tests.support.fake_api import FakeApi
 
 FILE_MODULES = {
     "binary.py",
@@ -157,30 +152,6 @@ async def test_a_missing_cli_is_reported_before_anything_is_started(stub: Stub) 
         await provider.ask("Why is the sky blue?", CallContext(progress=messages.append))
 
     assert messages == []
-
-
-async def test_all_pools_run_at_the_same_time(stub: Stub, api: FakeApi) -> None:
-    use_real_cli(stub, api)
-    stub.environ |= {
-        "GEMINI_MCP_CLI_PATH": str(fake_gemini.install(stub.home)),
-        "GEMINI_MCP_WARM": "1",
-    }
-    settings = stub.settings
-    workspace = Workspace(settings.config_dir)
-    registry = ProviderRegistry(settings, workspace, stub.environ)
-    providers = [
-        registry.create("gemini-cli", stub.environ, search_profile(model))
-        for model in ("gemini-2.5-flash", "gemini-2.5-pro")
-    ]
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(registry.run_pools, providers)
-            await eventually(lambda: len(acp_pids(stub)) == 2)
-            environs = [Path(f"/proc/{pid}/environ").read_bytes() for pid in acp_pids(stub)]
-            assert all(b"NO_BROWSER=true" in environ.split(b"\0") for environ in environs)
-            tasks.cancel_scope.cancel()
-    finally:
-        workspace.close()
 
 
 # States of an ACP process

@@ -8,11 +8,13 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 from mcp import Client
 
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import Busy
-from gemini_cli_mcp.providers.run_limiter import RunLimiter, Slot
+from gemini_cli_mcp.providers.run_limiter import RunLimiter
+from gemini_cli_mcp.providers.run_slots import Slot
 from tests.support import (
     QUESTION,
     Result,
@@ -153,52 +155,125 @@ async def test_an_admitted_call_is_not_refused_later(stub: Stub) -> None:
 
 
 class FakeSlot(Slot):
-    def __init__(self, process: "FakeProcess") -> None:
-        self._process = process
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
 
     def release(self) -> None:
-        self._process.free_slots += 1
+        self._release()
 
 
-class FakeProcess:
-    """A shared process with a number of slots."""
+class FakeProcesses:
+    """A number of processes started ahead, and of slots in a shared process."""
 
-    def __init__(self, free_slots: int) -> None:
-        self.free_slots = free_slots
+    def __init__(self, ready: int = 0, shared: int = 0) -> None:
+        self.ready = ready
+        self.shared = shared
 
-    def find_slot(self) -> FakeSlot | None:
-        if not self.free_slots:
+    def take_ready(self) -> FakeSlot | None:
+        return self._take("ready")
+
+    def take_shared(self) -> FakeSlot | None:
+        return self._take("shared")
+
+    def _take(self, name: str) -> FakeSlot | None:
+        count = getattr(self, name)
+        if not count:
             return None
-        self.free_slots -= 1
-        return FakeSlot(self)
+        setattr(self, name, count - 1)
+        return FakeSlot(lambda: setattr(self, name, getattr(self, name) + 1))
 
 
-async def test_dedicated_slots_are_preferred_and_granted_in_call_order() -> None:
-    limiter, process = RunLimiter(1, 10), FakeProcess(1)
-    order: list[str] = []
-    finished = anyio.Event()
+class Runs:
+    """Runs that end on request."""
 
-    async def run(name: str, *, shared: bool) -> None:
-        async with limiter.acquire(CallContext(), process.find_slot if shared else None) as slot:
-            order.append(f"{name} {'shared' if slot else 'dedicated'}")
-            await finished.wait()
+    def __init__(self, limiter: RunLimiter, source: FakeProcesses, tasks: TaskGroup) -> None:
+        self._limiter = limiter
+        self._source = source
+        self._tasks = tasks
+        self._finished: dict[str, anyio.Event] = {}
+        self.uses: dict[str, str] = {}
+        """What each run was granted."""
 
+    async def start(self, *names: str, source: bool = True) -> None:
+        for name in names:
+            self._finished[name] = anyio.Event()
+            self._tasks.start_soon(self._run, name, self._source if source else None)
+            await anyio.wait_all_tasks_blocked()
+
+    async def end(self, *names: str) -> None:
+        for name in names:
+            self._finished[name].set()
+            await anyio.wait_all_tasks_blocked()
+
+    async def end_all(self) -> None:
+        await self.end(*self._finished)
+
+    async def _run(self, name: str, source: FakeProcesses | None) -> None:
+        async with self._limiter.acquire(CallContext(), source) as grant:
+            self.uses[name] = grant.process
+            await self._finished[name].wait()
+
+
+async def test_processes_started_ahead_come_first_then_cold_ones_then_shared_ones() -> None:
+    limiter, source = RunLimiter(2, 10, max_ready=1), FakeProcesses(ready=1, shared=1)
     async with anyio.create_task_group() as tasks:
-        for name in ("a", "b", "c"):
-            tasks.start_soon(lambda name=name: run(name, shared=name != "c"))
-        await eventually(lambda: len(order) == 2)
-        # A shared slot is free while a call waits that cannot use one.
-        process.free_slots += 1
-        await acquire_shared_slot(limiter, process)
-        finished.set()
+        runs = Runs(limiter, source, tasks)
+        await runs.start("a", "b", "c", "d", "e")
+        assert runs.uses == {"a": "ready", "b": "cold", "c": "cold", "d": "shared"}
+        await runs.end("b")
+        assert runs.uses["e"] == "cold"
+        await runs.end_all()
 
-    assert order == ["a dedicated", "b shared", "c dedicated"]
+    assert (limiter.running, source.ready, source.shared) == (0, 1, 1)
 
 
-async def acquire_shared_slot(limiter: RunLimiter, process: FakeProcess) -> None:
-    with anyio.fail_after(10):
-        async with limiter.acquire(CallContext(), process.find_slot) as slot:
-            assert slot
+async def test_processes_started_ahead_do_not_exceed_the_limits_together_with_cold_ones() -> None:
+    limiter, source = RunLimiter(1, 10, max_ready=1), FakeProcesses(ready=5)
+    async with anyio.create_task_group() as tasks:
+        runs = Runs(limiter, source, tasks)
+        await runs.start("a", "b", "c")
+        assert runs.uses == {"a": "ready", "b": "ready"}
+        await runs.end("a")
+        assert runs.uses["c"] == "ready"
+        await runs.end_all()
+
+
+async def test_a_waiting_call_takes_a_process_that_was_started_ahead_meanwhile() -> None:
+    limiter, source = RunLimiter(1, 10, max_ready=1), FakeProcesses()
+    async with anyio.create_task_group() as tasks:
+        runs = Runs(limiter, source, tasks)
+        await runs.start("a", "b")
+        source.ready = 1
+        limiter.dispatch()
+        await anyio.wait_all_tasks_blocked()
+        assert runs.uses == {"a": "cold", "b": "ready"}
+        await runs.end_all()
+
+
+async def test_in_a_burst_a_shared_process_comes_before_further_cold_starts() -> None:
+    limiter, source = RunLimiter(2, 10), FakeProcesses(shared=2)
+    async with anyio.create_task_group() as tasks:
+        runs = Runs(limiter, source, tasks)
+        await runs.start("a", "b", "c")
+        await runs.end("a")  # a slot for a cold start is free, and two runs are in progress
+        await runs.start("d")
+        assert runs.uses == {"a": "cold", "b": "cold", "c": "shared", "d": "shared"}
+        await runs.end("b", "c")  # the burst is over, although a run is still in the process
+        await runs.start("e")
+        assert runs.uses["e"] == "cold"
+        await runs.end_all()
+
+
+async def test_a_call_that_waits_for_a_cold_start_does_not_block_shared_slots() -> None:
+    limiter, source = RunLimiter(1, 10), FakeProcesses(shared=1)
+    async with anyio.create_task_group() as tasks:
+        runs = Runs(limiter, source, tasks)
+        await runs.start("a")
+        await runs.start("b", source=False)
+        await runs.start("c")
+        assert runs.uses == {"a": "cold", "c": "shared"}
+        await runs.end_all()
+        assert runs.uses["b"] == "cold"
 
 
 async def test_a_slot_granted_during_cancellation_is_released() -> None:

@@ -39,14 +39,14 @@ async def serve_gateway(
         )
     sock = bind_socket(host, port)
     workspace = Workspace(settings.config_dir)
-    providers = ProviderRegistry(settings, workspace, environ)
-    engines = EngineProviders(settings, providers, environ, warm=settings.warm > 0)
+    providers = ProviderRegistry(settings, workspace, environ, keeps_processes=True)
+    engines = EngineProviders(settings, providers, environ)
     limits = settings.limits
     app = GatewayApp(settings, upstreams, EngineSearch(engines).search, tokens, allowed_hosts)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, workspace.remove_stale)
-            tasks.start_soon(engines.run_pool)
+            tasks.start_soon(engines.run_pools)
             _log_addresses(sock, upstreams)
             await run_server(app.asgi, sock, limits=limits, grace=limits.gateway_shutdown_grace)
             tasks.cancel_scope.cancel()

@@ -1,10 +1,14 @@
 """Prometheus metrics of a server."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from gemini_cli_mcp.types import PROCESS_USES, ProcessUse
 
 DURATION_BUCKETS = (0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
@@ -46,6 +50,10 @@ class Metrics:
             gauge = Gauge(f"gemini_mcp_{name}", description, registry=self._registry)
             gauge.set_function(read_value)
 
+    def add_run_counter(self, count_runs: Callable[[], Mapping[ProcessUse, int]]) -> None:
+        """`count_runs` returns the runs so far, by how they got their process."""
+        self._registry.register(_RunCollector(count_runs))
+
     def record_call(
         self, tool: str, outcome: CallOutcome, error_code: str | None, seconds: float
     ) -> None:
@@ -61,3 +69,21 @@ class Metrics:
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
+
+
+class _RunCollector(Collector):
+    """A counter whose values are kept elsewhere."""
+
+    def __init__(self, count_runs: Callable[[], Mapping[ProcessUse, int]]) -> None:
+        self._count_runs = count_runs
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily(
+            "gemini_mcp_cli_runs",
+            "Runs of the gemini CLI, by how they got their process",
+            labels=["process"],
+        )
+        counts = self._count_runs()
+        for process in PROCESS_USES:
+            family.add_metric([process], counts.get(process, 0))
+        yield family

@@ -1,8 +1,8 @@
 """Start a child process whose whole tree can be stopped, even if the server is killed.
 
 On Linux a guardian runs the command; on other systems the command gets its own session, and its
-process group is killed. Output is limited: stdout is passed on line by line up to a maximum, and
-only the end of stderr is kept.
+process group is killed. Output is limited: stdout is kept line by line up to a maximum, and only
+the end of stderr is kept.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ import contextlib
 import errno
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -38,13 +39,14 @@ class Child(asyncio.SubprocessProtocol):
     """
 
     def __init__(
-        self, on_line: Callable[[bytes], None], max_stdout_bytes: int = MAX_STDOUT_BYTES
+        self, max_stdout_bytes: int = MAX_STDOUT_BYTES, *, limit_each_line: bool = False
     ) -> None:
-        self._on_line = on_line
+        """With `limit_each_line`, the maximum applies to each line, not to the total."""
         self._max_stdout_bytes = max_stdout_bytes
+        self._limit_each_line = limit_each_line
+        self._stdout_bytes = 0
         self._line = bytearray()
-        self.stdout_bytes = 0
-        """Bytes of stdout so far, or since the owner reset it."""
+        self._lines: deque[bytes] = deque()
         self.open_pipes = {0, 1, 2}
         self.stderr = bytearray()
         self.last_output = time.monotonic()
@@ -57,6 +59,11 @@ class Child(asyncio.SubprocessProtocol):
         """Negative if the command was killed by that signal."""
         self.find_pid: Callable[[], int | None] = lambda: None
         """Returns the pid of the command itself, once it has started."""
+
+    def take_lines(self) -> Iterator[bytes]:
+        """Yield the lines of stdout that have not been taken yet."""
+        while self._lines:
+            yield self._lines.popleft()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -73,10 +80,10 @@ class Child(asyncio.SubprocessProtocol):
         if fd == 2:
             self.stderr += data
             del self.stderr[:-STDERR_TAIL_BYTES]
-        elif self.stdout_bytes + len(data) > self._max_stdout_bytes:
+        elif self._stdout_bytes + len(data) > self._max_stdout_bytes:
             self.exceeded_output_limit = True  # keep draining, but discard
         else:
-            self.stdout_bytes += len(data)
+            self._stdout_bytes += len(data)
             first, *rest = data.split(b"\n")
             self._line += first
             for part in rest:
@@ -98,8 +105,11 @@ class Child(asyncio.SubprocessProtocol):
     def _finish_line(self) -> None:
         line = bytes(self._line)
         self._line.clear()
-        if not self.exceeded_output_limit:
-            self._on_line(line)
+        if self.exceeded_output_limit:
+            return
+        if self._limit_each_line:
+            self._stdout_bytes = 0
+        self._lines.append(line)
 
 
 _running: set[Child] = set()

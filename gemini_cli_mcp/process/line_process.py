@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,11 +15,9 @@ MAX_UNREAD_BYTES = 64 << 20
 class LineProcess:
     """A handle to the running command."""
 
-    def __init__(self, child: Child, stdin: asyncio.WriteTransport, lines: deque[bytes]) -> None:
+    def __init__(self, child: Child, stdin: asyncio.WriteTransport) -> None:
         self._child = child
         self._stdin = stdin
-        self._lines = lines
-        """Lines of stdout that have not been read yet."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -37,21 +34,15 @@ class LineProcess:
         If this process is killed meanwhile, the folder `scratch` is removed (Linux only).
         Raises OSError if the command cannot be started.
         """
-        lines: deque[bytes] = deque()
-
-        def add_line(line: bytes) -> None:
-            child.stdout_bytes = 0  # the limit applies to each line, not to the total
-            lines.append(line)
-
-        child = Child(add_line)
+        child = Child(limit_each_line=True)
         async with spawn_child(child, argv, env, cwd, scratch) as stdin:
-            yield cls(child, stdin, lines)
+            yield cls(child, stdin)
 
     async def lines(self) -> AsyncGenerator[bytes]:
         """Yield the lines of stdout until the command can no longer be used."""
         while True:
-            while self._lines:
-                yield self._lines.popleft()
+            for line in self._child.take_lines():
+                yield line
             if self.is_finished:
                 return
             await self._wait_changed()

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 from gemini_cli_mcp.call_context import CallContext
-from gemini_cli_mcp.types import Evidence, RecordedFetch, RecordedSearch, Thinking, Usage
+from gemini_cli_mcp.types import (
+    Evidence,
+    ProcessUse,
+    RecordedFetch,
+    RecordedSearch,
+    Thinking,
+    Usage,
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,8 @@ class Reply:
     plain text can pass for sources."""
     search_suggestions_html: str | None = None
     """Google's search suggestions as HTML; Google's terms require displaying them."""
+    process: ProcessUse | None = None
+    """How the run got its process, if that is known."""
 
 
 @dataclass(frozen=True)

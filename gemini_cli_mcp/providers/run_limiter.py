@@ -1,9 +1,10 @@
 """Limit the number of concurrent runs and queue the rest fairly.
 
-A run needs a slot: preferably one of the few for dedicated processes, otherwise a shared slot in a
-shared process (which reports less about a run, and later). If neither is free, the run waits. When
-the queue is full, new calls are refused immediately; a call that was admitted once is not refused
-later, when it corrects an answer or verifies a round.
+A run gets a process of its own if it can: one that was started ahead (`ready`), otherwise one that
+is started for it (`cold`). Beyond both limits it shares a process (which reports less about a run,
+and later). If that is not possible either, the run waits. When the queue is full, new calls are
+refused immediately; a call that was admitted once is not refused later, when it corrects an answer
+or verifies a round.
 
 Owners share the slots. A free slot goes to the owner with the fewest runs and, among equals, to
 the one whose last grant is the oldest, so an owner can hold all slots only while no other owner
@@ -11,16 +12,18 @@ waits. In a full queue, an owner with more waiting calls yields to one with fewe
 """
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import overload
 from weakref import WeakSet
 
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import Busy
+from gemini_cli_mcp.providers.run_slots import AnyGrant, AnySource, Grant, R_co, S_co, SlotSource
+from gemini_cli_mcp.types import ProcessUse
 
 INITIAL_RUN_ESTIMATE = 20.0
 """Assumed duration of a run, in seconds, until one has ended."""
@@ -28,37 +31,24 @@ MAX_RETRY_AFTER = 300.0
 """Maximum `retry_after_s` of a refusal, in seconds."""
 
 
-class Slot(Protocol):
-    """Permission for one run in a shared process."""
-
-    def release(self) -> None:
-        """Return the slot."""
-        ...
-
-
-S = TypeVar("S", bound=Slot)
-
-FindSlot = Callable[[], S | None]
-"""Acquires a free shared slot, or returns None."""
-
-
-class _DedicatedSlot:
-    """Permission for one run in a process of its own."""
-
-
 @dataclass(eq=False)
 class _Waiter:
-    find_slot: FindSlot[Slot] | None
+    source: AnySource | None
     admitted: bool
     owner: str
-    grant: "asyncio.Future[Slot | _DedicatedSlot]"
+    grant: "asyncio.Future[AnyGrant]"
 
 
 class RunLimiter:
     """Grants and queues the slots of one program."""
 
-    def __init__(self, max_processes: int, max_waiting: int) -> None:
-        self._free_processes = max_processes
+    def __init__(self, max_cold: int, max_waiting: int, max_ready: int = 0) -> None:
+        """Runs in processes started ahead do not count as cold, but `max_cold + max_ready` limits
+        the runs in processes of their own."""
+        self._max_cold = max_cold
+        self._max_dedicated = max_cold + max_ready
+        self._granted: Counter[ProcessUse] = Counter()
+        """Number of runs in progress."""
         self._max_waiting = max_waiting
         self._waiters: list[_Waiter] = []
         self._running: Counter[str] = Counter()
@@ -69,6 +59,7 @@ class RunLimiter:
         self._admitted: WeakSet[CallContext] = WeakSet()
         """Calls that have already had a slot."""
         self._run_estimate = INITIAL_RUN_ESTIMATE
+        self._finished_runs: Counter[ProcessUse] = Counter()
 
     @property
     def running(self) -> int:
@@ -81,64 +72,102 @@ class RunLimiter:
         return len(self._pending_waiters())
 
     @property
+    def finished_runs(self) -> Mapping[ProcessUse, int]:
+        """Number of runs of the gemini CLI that have ended, by how they got their process."""
+        return self._finished_runs
+
+    def record_run(self, process: ProcessUse) -> None:
+        """Count a run that has ended."""
+        self._finished_runs[process] += 1
+
+    @property
     def owner_count(self) -> int:
         """Number of owners that the limiter keeps counters for."""
         return len(self._running.keys() | self._last_granted.keys())
 
-    @contextlib.asynccontextmanager
+    @property
+    def is_overflowing(self) -> bool:
+        """Whether there are more runs than processes of their own for them."""
+        return bool(self._granted["shared"] or self._pending_waiters())
+
+    @overload
+    def acquire(self, context: CallContext) -> AbstractAsyncContextManager[AnyGrant]: ...
+
+    @overload
+    def acquire(
+        self, context: CallContext, source: SlotSource[R_co, S_co] | None
+    ) -> AbstractAsyncContextManager[Grant[R_co, S_co]]: ...
+
+    @asynccontextmanager
     async def acquire(
-        self, context: CallContext, find_slot: FindSlot[S] | None = None
-    ) -> AsyncGenerator[S | None]:
-        """Hold a slot for one run: yield a shared slot, or None for a dedicated process."""
-        slot = await self._acquire(context, find_slot)
+        self, context: CallContext, source: AnySource | None = None
+    ) -> AsyncGenerator[AnyGrant]:
+        """Hold a slot for one run; without a source, the run starts a process of its own."""
+        grant = await self._acquire(context, source)
         started = time.monotonic()
         try:
-            # A shared slot is always one that `find_slot` returned.
-            yield None if isinstance(slot, _DedicatedSlot) else cast("S", slot)
+            yield grant
         finally:
             self._run_estimate += (time.monotonic() - started - self._run_estimate) / 8
-            self._release(slot, context.owner)
+            self._release(grant, context.owner)
 
     def dispatch(self) -> None:
         """Grant free slots to waiting calls."""
-        try_shared = True
+        exhausted: set[AnySource | None] = set()
         while waiters := self._waiters_by_priority():
             for waiter in waiters:
-                slot = self._free_slot(waiter.find_slot if try_shared else None)
-                try_shared = try_shared and bool(slot or not waiter.find_slot)
-                if slot:
+                if waiter.source in exhausted:
+                    continue
+                if grant := self._free_grant(waiter.source):
                     self._waiters.remove(waiter)
-                    self._record_grant(waiter.owner)
-                    waiter.grant.set_result(slot)
+                    self._record_grant(grant, waiter.owner)
+                    waiter.grant.set_result(grant)
                     break  # the grant may change the order
+                exhausted.add(waiter.source)
             else:
                 return
 
-    async def _acquire(
-        self, context: CallContext, find_slot: FindSlot[Slot] | None
-    ) -> Slot | _DedicatedSlot:
+    async def _acquire(self, context: CallContext, source: AnySource | None) -> AnyGrant:
         # Waiting calls take precedence for dedicated processes, but not for shared slots.
-        slot = (
-            (find_slot and find_slot()) if self._pending_waiters() else self._free_slot(find_slot)
-        )
-        if slot:
-            self._record_grant(context.owner)
+        is_first = not self._pending_waiters()
+        grant = self._free_grant(source) if is_first else self._shared_grant(source)
+        if grant:
+            self._record_grant(grant, context.owner)
         else:
             self._ensure_queue_space(context)
-            slot = await self._wait_for_slot(context, find_slot)
+            grant = await self._wait_for_grant(context, source)
         self._admitted.add(context.root)
-        return slot
+        return grant
 
-    def _free_slot(self, find_slot: FindSlot[Slot] | None) -> Slot | _DedicatedSlot | None:
+    def _free_grant(self, source: AnySource | None) -> AnyGrant | None:
         """Acquire a slot that is free now, if there is one."""
-        return self._acquire_dedicated() or (find_slot() if find_slot else None)
+        has_dedicated = self._dedicated_count < self._max_dedicated
+        if has_dedicated and source and (ready := source.take_ready()):
+            return Grant("ready", ready=ready)
+        if self._is_burst and (grant := self._shared_grant(source)):
+            return grant
+        if has_dedicated and self._granted["cold"] < self._max_cold:
+            return Grant("cold")
+        return self._shared_grant(source)
 
-    async def _wait_for_slot(
-        self, context: CallContext, find_slot: FindSlot[Slot] | None
-    ) -> Slot | _DedicatedSlot:
+    @property
+    def _dedicated_count(self) -> int:
+        return self._granted["ready"] + self._granted["cold"]
+
+    @property
+    def _is_burst(self) -> bool:
+        """Whether a shared process is in use and so many runs are in progress that it is better
+        than another cold start, which would take memory, and time from all others."""
+        return self._granted["shared"] > 0 and self.running >= self._max_cold
+
+    def _shared_grant(self, source: AnySource | None) -> AnyGrant | None:
+        shared = source.take_shared() if source else None
+        return Grant("shared", shared=shared) if shared else None
+
+    async def _wait_for_grant(self, context: CallContext, source: AnySource | None) -> AnyGrant:
         context.progress("waiting for other searches to finish")
-        grant: asyncio.Future[Slot | _DedicatedSlot] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(find_slot, context.root in self._admitted, context.owner, grant)
+        grant: asyncio.Future[AnyGrant] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(source, context.root in self._admitted, context.owner, grant)
         self._waiters.append(waiter)
         try:
             return await grant
@@ -165,24 +194,18 @@ class RunLimiter:
         """Return the waiters, except those cancelled but not yet removed."""
         return [waiter for waiter in self._waiters if not waiter.grant.done()]
 
-    def _record_grant(self, owner: str) -> None:
+    def _record_grant(self, grant: AnyGrant, owner: str) -> None:
+        self._granted[grant.process] += 1
         self._slots_granted += 1
         self._running[owner] += 1
         self._last_granted[owner] = self._slots_granted
 
-    def _acquire_dedicated(self) -> _DedicatedSlot | None:
-        if not self._free_processes:
-            return None
-        self._free_processes -= 1
-        return _DedicatedSlot()
-
-    def _release(self, slot: Slot | _DedicatedSlot, owner: str) -> None:
+    def _release(self, grant: AnyGrant, owner: str) -> None:
+        self._granted[grant.process] -= 1
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
-        if isinstance(slot, _DedicatedSlot):
-            self._free_processes += 1
-        else:
+        if slot := grant.ready or grant.shared:
             slot.release()
         self.dispatch()
         if not self._pending_waiters():

@@ -78,6 +78,7 @@ async def grounded_search(
         fallbacks=fallbacks,
         thoughts=reply.thoughts,
         suggestions_html=reply.search_suggestions_html,
+        process=reply.process,
     )
 
 

@@ -121,6 +121,7 @@ def run_metadata(
         usage=sum(usages, start=Usage()) if usages else None,
         suggestions_html=last.reply.search_suggestions_html,
         fallbacks=tuple(reason for answer in answers for reason in answer.fallbacks),
+        process=last.reply.process,
         note=_evidence_note(evidence, ledger, replies),
     )
 

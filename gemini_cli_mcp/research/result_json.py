@@ -69,6 +69,7 @@ def metadata_json(result: SearchResult | DeepSearchResult) -> JsonObject:
     optional = _without_none(
         search_suggestions=metadata.suggestions_html,
         fallback=_fallback_json(metadata.fallbacks),
+        process=metadata.process,
         note=metadata.note or None,
         shortened=metadata.shortened or None,
     )
@@ -123,7 +124,7 @@ def _grounded_json(result: GroundedResult) -> JsonObject:
         "duration_ms": _milliseconds(result.duration),
         "query": result.question,
         "usage": asdict(result.usage) if result.usage else None,
-        **_without_none(fallback=_fallback_json(result.fallbacks)),
+        **_without_none(fallback=_fallback_json(result.fallbacks), process=result.process),
     }
     return {
         "success": True,
@@ -143,7 +144,7 @@ def _web_search_json(result: WebSearchResult) -> JsonObject:
         "count": result.count,
         "applied": dict(result.applied),
         "summary_from": result.summary_from,
-        **_without_none(account=result.target.alias),
+        **_without_none(account=result.target.alias, process=result.process),
     }
     return {
         "success": True,

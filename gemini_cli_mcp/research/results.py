@@ -9,7 +9,7 @@ from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.research.citation_gate import CitationCounts
 from gemini_cli_mcp.research.evidence import VerificationIssue
 from gemini_cli_mcp.settings.engines import EngineTarget
-from gemini_cli_mcp.types import Evidence, Hit, Source, Thinking, Usage
+from gemini_cli_mcp.types import Evidence, Hit, ProcessUse, Source, Thinking, Usage
 
 Correction = Literal["none", "repaired", "corrected"]
 """How valid JSON was obtained: as written, repaired locally, or by a correction run."""
@@ -59,6 +59,8 @@ class RunMetadata:
     suggestions_html: str | None = None
     """Google's search suggestions as HTML; Google's terms require displaying them."""
     fallbacks: tuple[FallbackReason, ...] = ()
+    process: ProcessUse | None = None
+    """How the last main run got its process, if that is known."""
     note: str = ""
     shortened: str = ""
     """Where the complete metadata is, if lists were shortened."""
@@ -130,6 +132,7 @@ class GroundedResult:
     fallbacks: tuple[FallbackReason, ...] = ()
     thoughts: str | None = None
     suggestions_html: str | None = None
+    process: ProcessUse | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,7 @@ class WebSearchResult:
     applied: Mapping[str, OptionSupport]
     """How the engine got `recency` and `count`, if it did."""
     duration: float
+    process: ProcessUse | None = None
 
 
 Report = SearchResult | DeepSearchResult

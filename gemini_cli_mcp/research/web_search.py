@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -23,7 +24,6 @@ from gemini_cli_mcp.errors import (
     to_public_error,
 )
 from gemini_cli_mcp.providers.base import GroundingOptions, Provider
-from gemini_cli_mcp.providers.gemini.home import grounded_profile
 from gemini_cli_mcp.providers.glm import EngineAnswer, GlmClient
 from gemini_cli_mcp.providers.registry import ProviderRegistry, without_account_keys
 from gemini_cli_mcp.research.citation_gate import check_report
@@ -36,7 +36,7 @@ from gemini_cli_mcp.research.retry import Sleep, with_retries
 from gemini_cli_mcp.sanitize import replace_unsafe_chars
 from gemini_cli_mcp.settings.engines import DEFAULT_HITS, RECENCY_DAYS, Engine, EngineTarget
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import Hit
+from gemini_cli_mcp.types import Hit, ProcessUse
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,8 @@ class _TargetAnswer:
     target: EngineTarget
     answer: EngineAnswer
     applied: Mapping[str, OptionSupport]
+    process: ProcessUse | None = None
+    """How the run got its process, if that is known."""
 
 
 class EngineProviders:
@@ -65,24 +67,23 @@ class EngineProviders:
         registry: ProviderRegistry,
         environ: Mapping[str, str],
         sleep: Sleep = anyio.sleep,
-        *,
-        warm: bool = False,
     ) -> None:
-        """With `warm`, `run_pool` keeps processes ready for the default engine."""
         self.settings = settings
         self.sleep = sleep
         self._registry = registry
         self._environ = environ
         self._providers: dict[EngineTarget, Provider] = {}
-        self._pooled_target = self._default_target() if warm else None
 
-    async def run_pool(self) -> None:
-        """Keep processes ready for the default engine's searches until cancelled."""
-        try:
-            if self._pooled_target:
-                await self._registry.run_pools([self.provider(self._pooled_target)])
-        except GeminiMcpError as error:  # searches will report it
-            logger.warning("ACP pool not available: %s", error.code)
+    async def run_pools(self) -> None:
+        """Keep processes of the gemini CLI until cancelled; at first for the default engine."""
+        engines = self.settings.engines
+        engine = engines.get(engines.default or "")
+        target = (engine or engines.engines[0]).targets[0]
+        provider = None
+        if engine and target.family == "gemini-cli":
+            with suppress(NotSignedIn):  # searches will report it
+                provider = self.provider(target)
+        await self._registry.run_engine_pools(provider, self.grounding_options(target))
 
     def provider(self, target: EngineTarget) -> Provider:
         """Return the provider that serves a Google target with the target's own account."""
@@ -100,9 +101,7 @@ class EngineProviders:
                 for name in ("GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"):
                     environ.pop(name, None)
                 environ["GEMINI_API_KEY"] = key
-            is_pooled = target == self._pooled_target
-            profile = grounded_profile(self.grounding_options(target)) if is_pooled else None
-            self._providers[target] = self._registry.create(target.family, environ, profile)
+            self._providers[target] = self._registry.create(target.family, environ)
         return self._providers[target]
 
     def glm_client(self, engine: Engine, target: EngineTarget) -> GlmClient:
@@ -112,10 +111,6 @@ class EngineProviders:
 
     def grounding_options(self, target: EngineTarget) -> GroundingOptions:
         return GroundingOptions(target.model, self.settings.grounded_thinking)
-
-    def _default_target(self) -> EngineTarget | None:
-        engine = self.settings.engines.get(self.settings.engines.default or "")
-        return engine.targets[0] if engine else None
 
 
 async def web_search(
@@ -149,6 +144,7 @@ async def web_search(
         count=request.count,
         applied=found.applied,
         duration=time.monotonic() - started,
+        process=found.process,
     )
 
 
@@ -221,7 +217,7 @@ async def _ask_google(
     checked = await to_thread.run_sync(
         check_report, search.text[:MAX_SUMMARY_CHARS], [reply], abandon_on_cancel=True
     )
-    return _TargetAnswer(target, EngineAnswer(checked.text, hits), applied)
+    return _TargetAnswer(target, EngineAnswer(checked.text, hits), applied, reply.process)
 
 
 def _require_hits(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:

@@ -41,6 +41,7 @@ from gemini_cli_mcp.server import client_prompts, resources, schemas
 from gemini_cli_mcp.server.client_call import ClientCall, RequestContext
 from gemini_cli_mcp.server.report_announcer import ReportAnnouncer
 from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.types import ProcessUse
 from gemini_cli_mcp.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class McpApp:
             definition.name: _to_mcp_tool(definition)
             for definition in schemas.tool_definitions(settings)
         }
-        self._warmup_allowed = anyio.Event()
+        self._handshake_finished = anyio.Event()
+        """Set at the first request after it: then no handshake competes for the CPU any more."""
         self.server = Server(
             "gemini-cli-mcp",
             title="Gemini CLI web research",
@@ -119,10 +121,6 @@ class McpApp:
     def _has_handlers(self) -> bool:
         return "_handlers" in vars(self)
 
-    def allow_warmup(self) -> None:
-        """Allow ACP processes to start: no handshake competes for the CPU any more."""
-        self._warmup_allowed.set()
-
     async def readiness_error(self) -> GeminiMcpError | None:
         """Return why a search could not run now; None if it could."""
         # In worker threads: this imports what a search needs, and reads files. The handlers
@@ -143,6 +141,10 @@ class McpApp:
             ),
             "jobs": ("Deep searches in progress", lambda: self._handlers.running_jobs),
         }
+
+    def count_runs(self) -> Mapping[ProcessUse, int]:
+        """Return the number of CLI runs that have ended, by how they got their process."""
+        return self._handlers.providers.limiter.finished_runs
 
     async def cancel_calls(self) -> None:
         """Reject new calls, and answer the running ones with an error."""
@@ -170,24 +172,24 @@ class McpApp:
             logger.info("Removed %d temporary files of stopped servers", removed)
 
     async def _run_pools(self) -> None:
-        """Keep ACP processes ready, starting when the client has finished the handshake."""
-        if not self._settings.warm:
+        """Start processes ahead, but only when the client has finished the handshake."""
+        if not (self._settings.ready_count or self._settings.warm):
             return
-        await self._warmup_allowed.wait()
+        await self._handshake_finished.wait()
         try:
             # In a worker thread: a client that is listing tools must not wait for imports.
-            for name in (HANDLERS_MODULE, "gemini_cli_mcp.providers.gemini.acp_pool"):
+            for name in (HANDLERS_MODULE, "gemini_cli_mcp.providers.gemini.provider"):
                 await to_thread.run_sync(import_module, name)
-            await self._handlers.providers.run_pools()
+            await self._handlers.providers.run_search_pools()
         except Exception as error:  # noqa: BLE001 - searches work without it
-            logger.error("ACP pool stopped: %s", type(error).__name__)
+            logger.error("Process pools stopped: %s", type(error).__name__)
 
     # Requests
 
     async def _list_tools(
         self, context: RequestContext, params: PaginatedRequestParams | None
     ) -> ListToolsResult:
-        self.allow_warmup()
+        self._handshake_finished.set()
         return ListToolsResult(tools=list(self._tools.values()))
 
     async def _call_tool(
@@ -195,7 +197,7 @@ class McpApp:
     ) -> CallToolResult:
         if params.name not in self._tools:
             return _error_text(f"Unknown tool: {params.name}")
-        self.allow_warmup()
+        self._handshake_finished.set()
         call = _client_call(context)
         try:
             return await self._handlers.call(params.name, params.arguments or {}, call)

@@ -66,7 +66,7 @@ class ToolHandlers:
         self._metrics = metrics
         self._running_calls: set[CallContext] = set()
         self._is_shutting_down = False
-        self.providers = ProviderRegistry(settings, workspace, environ, warm=True)
+        self.providers = ProviderRegistry(settings, workspace, environ, keeps_processes=True)
         self._engine_providers = EngineProviders(settings, self.providers, environ)
         self._jobs = JobService(
             tasks,

@@ -42,6 +42,7 @@ async def serve_http(
         settings, environ, Workspace(settings.config_dir), metrics, serves_subscriptions=False
     )
     metrics.add_gauges(app.gauges)
+    metrics.add_run_counter(app.count_runs)
     http = HttpServer(app, metrics, tokens, allowed_hosts, settings.limits)
     logger.info("MCP over HTTP at %s/mcp", base_url(sock))
     await run_server(
@@ -93,7 +94,6 @@ class HttpServer:
 
     @asynccontextmanager
     async def _lifespan(self, app: object) -> AsyncGenerator[None]:
-        self._app.allow_warmup()
         async with self._manager.run():
             yield
 

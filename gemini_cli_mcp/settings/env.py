@@ -18,7 +18,6 @@ from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.sanitize import redact, secret_values
 from gemini_cli_mcp.settings.engines import Engines, default_engines
-from gemini_cli_mcp.settings.engines_file import load_engines_file
 from gemini_cli_mcp.settings.upstreams import BaseUrl
 from gemini_cli_mcp.settings.validation import describe_problem
 from gemini_cli_mcp.types import Thinking
@@ -114,19 +113,26 @@ class Settings(BaseModel):
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
         4,
         title="GEMINI_MCP_CONCURRENCY",
-        description="Maximum concurrent CLI processes, one per run. Further calls use a shared "
-        "process (`GEMINI_MCP_WARM`) or wait",
+        description="Maximum concurrent CLI processes that are started for a run each. Further "
+        "calls use a shared process (`GEMINI_MCP_WARM`) or wait",
     )
     queue: Annotated[int, Field(ge=0, le=100_000)] = Field(
         64,
         title="GEMINI_MCP_QUEUE",
         description="Maximum calls waiting; further ones fail with `BUSY` and `retry_after_s`",
     )
+    ready: Annotated[int, Field(ge=0, le=100)] = Field(
+        1,
+        title="GEMINI_MCP_READY",
+        description="CLI processes that `serve` and `gateway` start ahead, each for one run and "
+        "replaced when used: a search then starts a second earlier. Each uses about 205 MB. "
+        "Official CLI only. 0 disables them, and so does `GEMINI_MCP_WARM=0` while this is unset",
+    )
     warm: Annotated[int, Field(ge=0, le=100)] = Field(
         1,
         title="GEMINI_MCP_WARM",
-        description="Shared CLI processes that `serve` and `gateway` keep ready for runs beyond "
-        "`GEMINI_MCP_CONCURRENCY`; 0 disables them",
+        description="Maximum shared CLI processes, started only when runs overlap beyond "
+        "`GEMINI_MCP_READY` and `GEMINI_MCP_CONCURRENCY`; 0 disables them",
     )
     warm_sessions: Annotated[int, Field(ge=1, le=1000)] = Field(
         64,
@@ -136,8 +142,8 @@ class Settings(BaseModel):
     warm_idle: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         900,
         title="GEMINI_MCP_WARM_IDLE",
-        description="Seconds without a run after which a shared process is stopped; it is started "
-        "again when needed",
+        description="Seconds without a run after which processes that were started ahead and "
+        "shared ones are stopped; the next call starts them again",
     )
     grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         10,
@@ -228,11 +234,21 @@ class Settings(BaseModel):
             raise ValueError("should be a folder, or a path where one can be created")
         return value
 
+    @property
+    def ready_count(self) -> int:
+        """Number of processes to start ahead."""
+        return self.ready if self.warm or "ready" in self.model_fields_set else 0
+
     @cached_property
     def engines(self) -> Engines:
         """The engines of `web_search`."""
         default = default_engines(self.providers[0], self.grounded_model)
-        return load_engines_file(self.web_search, default) if self.web_search else default
+        if not self.web_search:
+            return default
+        # Imported late: its models take 15 ms, which every start would pay.
+        from gemini_cli_mcp.settings.engines_file import load_engines_file
+
+        return load_engines_file(self.web_search, default)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str], limits: Limits | None = None) -> "Settings":

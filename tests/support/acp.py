@@ -2,15 +2,16 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import anyio
 
 from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.providers.gemini.process_pools import ProcessSource
 from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 from gemini_cli_mcp.providers.registry import ProviderRegistry
-from gemini_cli_mcp.providers.run_limiter import FindSlot, RunLimiter
+from gemini_cli_mcp.providers.run_limiter import RunLimiter
+from gemini_cli_mcp.providers.run_slots import AnyGrant, AnySource
 from gemini_cli_mcp.research.requests import SearchRequest
 from gemini_cli_mcp.research.researcher import Researcher
 from gemini_cli_mcp.research.result_json import to_json
@@ -19,24 +20,25 @@ from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.types import ProgressCallback
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import QUESTION, Result, Stub, eventually
+from tests.support.cli_processes import acp_pids
 
 
 class SharedSlotsFirst(RunLimiter):
     """A limiter that prefers shared slots, so that tests need not fill the dedicated ones first."""
 
-    def _free_slot(self, find_slot: FindSlot[Any] | None) -> Any:
-        return (find_slot() if find_slot else None) or super()._free_slot(None)
+    def _free_grant(self, source: AnySource | None) -> AnyGrant | None:
+        return self._shared_grant(source) or super()._free_grant(None)
 
 
 class AcpProgram:
     """Runs searches in one program."""
 
     def __init__(
-        self, stub: Stub, researcher: Researcher, provider: GeminiCliProvider, settings: Settings
+        self, stub: Stub, researcher: Researcher, source: ProcessSource, settings: Settings
     ) -> None:
         self.stub = stub
         self._researcher = researcher
-        self._provider = provider
+        self._source = source
         self._settings = settings
 
     async def search(
@@ -51,15 +53,22 @@ class AcpProgram:
         """Return the pids of this program's ACP processes."""
         return acp_pids(self.stub)
 
-    @property
-    def has_ready_process(self) -> bool:
-        """Whether an ACP process is ready for the next search."""
-        return self._provider.has_ready_process
+    def has_ready_process(self, model: str | None = None) -> bool:
+        """Whether an ACP process is ready for a search; if not, one is requested."""
+        kind = self._source.kind
+        if model:
+            kind = replace(kind, profile=replace(kind.profile, model=model))
+        slot = self._source.pools.shared.find_slot(kind)
+        if slot:
+            slot.release()
+        return slot is not None
 
-    async def wait_ready(self, except_pids: list[int] | None = None) -> None:
+    async def wait_ready(
+        self, except_pids: list[int] | None = None, model: str | None = None
+    ) -> None:
         """Wait until an ACP process other than these is ready."""
         await eventually(
-            lambda: self.has_ready_process and set(self.pids()) - set(except_pids or []), 60
+            lambda: self.has_ready_process(model) and set(self.pids()) - set(except_pids or []), 60
         )
         self.stub.messages.clear()
 
@@ -68,29 +77,17 @@ class AcpProgram:
 async def acp_program(stub: Stub) -> AsyncGenerator[AcpProgram]:
     settings = stub.settings
     workspace = Workspace(settings.config_dir)
-    providers = ProviderRegistry(settings, workspace, stub.environ, warm=True)
+    settings = settings.model_copy(update={"ready": 0})
+    providers = ProviderRegistry(settings, workspace, stub.environ, keeps_processes=True)
     providers.limiter = SharedSlotsFirst(settings.concurrency, settings.queue)
     [provider] = providers.configured
-    assert isinstance(provider, GeminiCliProvider)
+    assert isinstance(provider, GeminiCliProvider) and providers.pools
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(providers.run_pools)
+            tasks.start_soon(providers.run_search_pools)
             researcher = Researcher(settings, providers.configured, workspace)
-            yield AcpProgram(stub, researcher, provider, settings)
+            source = ProcessSource(providers.pools, provider.search_kind)
+            yield AcpProgram(stub, researcher, source, settings)
             tasks.cancel_scope.cancel()
     finally:
         workspace.close()
-
-
-def acp_pids(stub: Stub) -> list[int]:
-    pids: list[int] = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes()
-            environ = (folder / "environ").read_bytes()
-        except OSError:
-            continue  # the process has exited
-        is_ours = f"{stub.config_dir}/servers/".encode() in environ
-        if is_ours and b"--acp" in command and b"guardian_main.py" not in command:
-            pids.append(int(folder.name))
-    return pids

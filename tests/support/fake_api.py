@@ -49,10 +49,11 @@ class Request:
 
 @dataclass
 class FakeApi:
-    """A scripted model: it makes its tool calls, one per turn, then answers with its texts."""
+    """A scripted model: it makes its tool calls, turn by turn, then answers with its texts."""
 
     url: str
     calls: list[tuple[str, Body]] = field(default_factory=list[tuple[str, Body]])
+    calls_per_turn: int = 1
     texts: list[str] = field(default_factory=list[str])
     """One per conversation; the last one is repeated."""
     rounds: list[list[tuple[str, Body]]] = field(default_factory=list[list[tuple[str, Body]]])
@@ -87,13 +88,17 @@ class FakeApi:
     """Seconds by which the API's clock is ahead."""
     delay: float = 0
     """Seconds before each response."""
+    search_delay: float | None = None
+    """Same for searches, if it differs."""
     hangs: bool = False
     hangs_after: int = 0
     """The number of requests that are answered before one hangs."""
     waiting: int = 0
     """The number of requests that hang, are held or have been held."""
     hold_text: str = ""
-    """A text: a request that contains it waits for `let_go`."""
+    """A text: a request that contains it waits for `release`."""
+    hold_kind: str = ""
+    """main, search or fetch: such a request waits for `release`."""
     release: threading.Event = field(default_factory=threading.Event)
     drops_connection: bool = False
     finish: str = "STOP"
@@ -128,11 +133,15 @@ class FakeApi:
             if any("functionResponse" in part for part in content["parts"])
         )
         calls = self.rounds[self._finished_conversations] if self.rounds else self.calls
-        if turn < len(calls) and request.tools:
-            name, arguments = calls[turn]
-            call = {"name": name, "args": arguments, "id": f"call-{turn}"}
+        calls_made = turn * self.calls_per_turn
+        if calls_made < len(calls) and request.tools:
+            parts = [
+                {"functionCall": {"name": name, "args": arguments, "id": f"call-{number}"}}
+                for number, (name, arguments) in enumerate(calls)
+                if calls_made <= number < calls_made + self.calls_per_turn
+            ]
             preface: list[Body] = [{"text": self.preface}] if self.preface and not turn else []
-            return 200, _candidate([*preface, {"functionCall": call}])
+            return 200, _candidate([*preface, *parts])
         if self.final_candidate:
             return 200, {"candidates": [self.final_candidate]}
         text = self.texts[min(self._finished_conversations, len(self.texts) - 1)]
@@ -226,10 +235,11 @@ def fake_api() -> Generator[FakeApi]:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 api.requests.append(Request(kind, path[1], body, len(raw), key))
                 return
-            if api.hold_text and api.hold_text.encode() in raw:
+            if kind == api.hold_kind or (api.hold_text and api.hold_text.encode() in raw):
                 api.waiting += 1
                 api.release.wait()
-            stopping.wait(api.delay)
+            is_slow_search = kind == "search" and api.search_delay is not None
+            stopping.wait(api.search_delay if is_slow_search else api.delay)
             status, response = api.answer(Request(kind, path[1], body, len(raw), key))
             data = (api.raw or json.dumps(response)).encode()
             is_stream = path[2].startswith("stream") and status == 200

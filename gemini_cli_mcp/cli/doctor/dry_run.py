@@ -23,12 +23,9 @@ from gemini_cli_mcp.errors import GeminiMcpError
 from gemini_cli_mcp.json_values import list_or_empty, object_or_empty
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path
 from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
-from gemini_cli_mcp.providers.gemini.home import search_profile
-from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
-from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
-from gemini_cli_mcp.providers.run_limiter import RunLimiter
+from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.settings.env import Settings
-from gemini_cli_mcp.types import GOOGLE_REDIRECT_HOST
+from gemini_cli_mcp.types import GOOGLE_REDIRECT_HOST, ProcessUse
 from gemini_cli_mcp.workspace import Workspace
 
 DRY_RUN_MODEL = "gemini-2.5-flash"
@@ -51,8 +48,15 @@ async def check_dry_run(
             "NO_PROXY": "127.0.0.1",
         }
         # A full model name: for an alias the CLI first asks another model which one to use.
-        overrides = {"config_dir": Path(folder) / "config", "warm": 1, "model": DRY_RUN_MODEL}
-        settings = settings.model_copy(update={**overrides, "cli_path": str(binary.path)})
+        overrides = {
+            "config_dir": Path(folder) / "config",
+            "providers": ("gemini",),
+            "model": DRY_RUN_MODEL,
+            "cli_path": str(binary.path),
+            # This check ignores the evidence, so it does not wait for telemetry.
+            "limits": replace(settings.limits, telemetry_timeout=0.0),
+        }
+        settings = settings.model_copy(update=overrides)
         workspace = Workspace(settings.config_dir)
         seconds = settings.limits.dry_run_timeout
         try:
@@ -62,7 +66,9 @@ async def check_dry_run(
                 )
                 findings = [isolation]
                 if isolation.status != "problem":
-                    findings.append(await _check_acp(settings, workspace, dry_run_environ))
+                    arguments = settings, workspace, dry_run_environ
+                    findings.append(await _check_ready_process(*arguments))
+                    findings.append(await _check_shared_process(*arguments))
         except TimeoutError:
             findings = [problem("dry run", f"no answer within {seconds:g} s", UPGRADE_COMMAND)]
         finally:
@@ -73,7 +79,7 @@ async def check_dry_run(
 async def _check_isolation(
     settings: Settings, workspace: Workspace, environ: dict[str, str], api: "_FakeApi", canary: str
 ) -> Finding:
-    provider = GeminiCliProvider(settings, workspace, environ, RunLimiter(1, 1), QuotaBreakers())
+    [provider] = ProviderRegistry(settings, workspace, environ).configured
     try:
         reply = await provider.ask(DRY_RUN_PROMPT, CallContext())
     except GeminiMcpError as error:
@@ -101,38 +107,50 @@ async def _check_isolation(
     )
 
 
-async def _check_acp(settings: Settings, workspace: Workspace, environ: dict[str, str]) -> Finding:
-    # This check ignores the evidence, so it does not wait for telemetry. The limiter has no slots
-    # for dedicated processes, because they would be preferred to the shared one.
-    settings = settings.model_copy(
-        update={"limits": replace(settings.limits, telemetry_timeout=0.0)}
-    )
-    provider = GeminiCliProvider(
-        settings,
-        workspace,
-        environ,
-        RunLimiter(0, 1),
-        QuotaBreakers(),
-        pooled_profile=search_profile(settings.model),
-    )
-    messages: list[str] = []
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(provider.run_pool)
-        with anyio.move_on_after(settings.limits.dry_run_timeout / 2):
-            while not provider.has_ready_process:
-                await anyio.sleep(0.1)
-            with suppress(GeminiMcpError):
-                await provider.ask(DRY_RUN_PROMPT, CallContext(progress=messages.append))
-        tasks.cancel_scope.cancel()
-    if not messages or "starting gemini" in messages:
+async def _check_ready_process(
+    settings: Settings, workspace: Workspace, environ: dict[str, str]
+) -> Finding:
+    settings = settings.model_copy(update={"ready": 1, "concurrency": 0, "warm": 0})
+    if await _process_of_a_search(settings, workspace, environ) != "ready":
         return note(
-            "shared process",
-            "this CLI does not support it (ACP), so calls beyond GEMINI_MCP_CONCURRENCY wait",
+            "ready process",
+            "this CLI cannot be started ahead, so every search takes a second longer",
             UPGRADE_COMMAND,
         )
-    return ok(
-        "shared process", "supported (ACP); used when all slots for dedicated processes are taken"
-    )
+    return ok("ready process", "supported; `serve` and `gateway` start GEMINI_MCP_READY of them")
+
+
+async def _check_shared_process(
+    settings: Settings, workspace: Workspace, environ: dict[str, str]
+) -> Finding:
+    settings = settings.model_copy(update={"ready": 0, "concurrency": 0, "warm": 1})
+    if await _process_of_a_search(settings, workspace, environ) != "shared":
+        return note(
+            "shared process",
+            "this CLI does not support it (ACP), so calls beyond GEMINI_MCP_READY and "
+            "GEMINI_MCP_CONCURRENCY wait",
+            UPGRADE_COMMAND,
+        )
+    return ok("shared process", "supported (ACP); used when all other processes are taken")
+
+
+async def _process_of_a_search(
+    settings: Settings, workspace: Workspace, environ: Mapping[str, str]
+) -> ProcessUse | None:
+    """Run a search with these processes; return how it got one, or None if it failed."""
+    registry = ProviderRegistry(settings, workspace, environ, keeps_processes=True)
+    reply = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(registry.run_search_pools)
+        with (
+            anyio.move_on_after(settings.limits.dry_run_timeout / 3),
+            suppress(GeminiMcpError),
+        ):
+            while settings.ready and not registry.has_ready_process:
+                await anyio.sleep(0.1)
+            reply = await registry.configured[0].ask(DRY_RUN_PROMPT, CallContext())
+        tasks.cancel_scope.cancel()
+    return reply.process if reply else None
 
 
 def _write_canary_config(folder: Path) -> str:

@@ -27,10 +27,8 @@ from gemini_cli_mcp.providers.gemini.api_route import (
 )
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary
 from gemini_cli_mcp.providers.gemini.home import is_model_alias
-from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 from gemini_cli_mcp.providers.gemini.sign_ins import available_sign_ins
-from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers
-from gemini_cli_mcp.providers.run_limiter import RunLimiter
+from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.sanitize import redact
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.sign_in_errors import SignInMissing
@@ -155,9 +153,8 @@ class SignInTrial:
             }
             settings = settings.model_copy(update=changes)
             workspace = Workspace(settings.config_dir)
-            provider = GeminiCliProvider(
-                settings, workspace, self._environ, RunLimiter(1, 1), QuotaBreakers()
-            )
+            registry = ProviderRegistry(settings, workspace, self._environ)
+            provider = registry.create("gemini-cli", self._environ)
             seconds = max(0.0, self._remaining() - (1 - RUN_SHARE) * self._seconds)
             try:
                 with anyio.fail_after(seconds):

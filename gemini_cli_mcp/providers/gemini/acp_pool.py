@@ -1,8 +1,8 @@
-"""A fixed number of ACP processes, replaced when they reach a limit, stopped when idle."""
+"""Shared (ACP) processes: started when runs overlap too much, replaced, stopped when idle."""
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
 from typing import cast
 
@@ -10,7 +10,6 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.providers.gemini.acp_client import (
     NOT_SIGNED_IN_CODE,
     AcpError,
@@ -18,109 +17,113 @@ from gemini_cli_mcp.providers.gemini.acp_client import (
 )
 from gemini_cli_mcp.providers.gemini.acp_lifecycle import ProcessState
 from gemini_cli_mcp.providers.gemini.acp_process import AcpProcess, AcpSlot
-from gemini_cli_mcp.providers.gemini.binary import GeminiBinary
-from gemini_cli_mcp.providers.gemini.home import Profile
-from gemini_cli_mcp.providers.gemini.launcher import Launcher
-from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, SignIns
+from gemini_cli_mcp.providers.gemini.launcher import LaunchSpec, ProcessKind
+from gemini_cli_mcp.providers.gemini.restart_backoff import RestartBackoff
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.settings.env import Settings
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class LaunchSpec:
-    """What a process is started with; a process with an outdated spec is retired."""
-
-    binary: GeminiBinary
-    sign_in: SignIn
-    mtimes: tuple[int, ...]
-    """Modification times of the sign-in files."""
-
-
 class AcpPool:
-    """The ACP processes of one profile."""
+    """The shared processes of one program, each for runs of one kind."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        profile: Profile,
-        launcher: Launcher,
-        sign_ins: SignIns,
-        limiter: RunLimiter,
-    ) -> None:
+    def __init__(self, settings: Settings, limiter: RunLimiter) -> None:
         self._settings = settings
-        self.profile = profile
-        self._launcher = launcher
-        self._sign_ins = sign_ins
         self._limiter = limiter
-        self._processes: dict[AcpProcess, LaunchSpec] = {}
+        self._count = settings.warm
+        self._backoff = RestartBackoff(settings.limits.restart_delays)
+        self._processes: dict[AcpProcess, tuple[ProcessKind, LaunchSpec]] = {}
         """The processes that accept runs or finish their last ones."""
-        self._rejected_specs: dict[LaunchSpec, int] = {}
+        self._rejected: dict[tuple[ProcessKind, LaunchSpec], int] = {}
         """Specs whose sign-in the CLI rejected, and how often dedicated runs had succeeded with
         that sign-in; a later success makes the spec usable again."""
-        self._slot_requested = anyio.Event()
-        """Set, and replaced, when a run finds no free slot."""
+        self._requested: ProcessKind | None = None
+        """The kind of a run that found no free slot."""
+        self._starting: set[ProcessKind] = set()
+        self._request_changed = anyio.Event()
+        """Set, and replaced, on every request."""
 
-    def find_slot(self) -> AcpSlot | None:
-        """Acquire a slot in the process with the most free slots; None if all are busy."""
-        spec = self._launch_spec()
-        if spec:
-            for process in [process for process, other in self._processes.items() if other != spec]:
+    def find_slot(self, kind: ProcessKind) -> AcpSlot | None:
+        """Acquire a slot in the process with the most free slots; None if there is none."""
+        spec = self._launch_spec(kind)
+        best = None
+        for process, (other_kind, other_spec) in list(self._processes.items()):
+            if other_kind != kind:
+                continue
+            if spec and other_spec != spec:
                 process.lifecycle.retire("sign-in or binary changed")
-        best = max(self._processes, key=lambda process: process.free_slots, default=None)
+            if best is None or process.free_slots > best.free_slots:
+                best = process
         if best and best.free_slots > 0:
             return best.acquire()
-        self._slot_requested.set()
-        self._slot_requested = anyio.Event()
+        if spec:
+            self._request_process(kind, spec)
         return None
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a process has a free slot."""
-        return any(process.free_slots > 0 for process in self._processes)
+    def _request_process(self, kind: ProcessKind, spec: LaunchSpec) -> None:
+        """Have a process started, in place of an idle one of another kind if necessary."""
+        if kind in self._starting or self._backoff.must_wait(kind, spec):
+            return
+        live = [process for process in self._processes if not process.lifecycle.is_retired]
+        if len(live) + len(self._starting) >= self._count:
+            unused = (p for p in live if p.is_unused and self._processes[p][0] != kind)
+            if not (displaced := next(unused, None)):
+                return
+            displaced.lifecycle.retire("a process of another kind is needed")
+        self._requested = kind
+        self._request_changed.set()
 
     async def run(self) -> None:
-        """Maintain the processes until cancelled."""
+        """Serve requests for processes until cancelled."""
         async with anyio.create_task_group() as tasks:
-            for _ in range(self._settings.warm):
-                tasks.start_soon(self._maintain_process, tasks)
+            for _ in range(self._count):
+                tasks.start_soon(self._serve_requests, tasks)
 
-    async def _maintain_process(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Keep one process running; only a process and its predecessor may overlap."""
-        previous: AcpProcess | None = None
-        needed, failures = True, 0
+    async def _serve_requests(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Run one process, of the kind requested last, then the next."""
         while True:
-            while not (needed and (spec := self._launch_spec())):
-                await self._slot_requested.wait()
-                needed = True
+            kind = await self._next_request()
+            self._starting.add(kind)
+            try:
+                await self._keep_running(kind, tasks)
+            finally:
+                self._starting.discard(kind)
+
+    async def _next_request(self) -> ProcessKind:
+        while not (kind := self._requested):
+            self._request_changed = anyio.Event()
+            await self._request_changed.wait()
+        self._requested = None
+        return kind
+
+    async def _keep_running(self, kind: ProcessKind, tasks: anyio.abc.TaskGroup) -> None:
+        """Run a process and its successors; only a process and its predecessor may overlap."""
+        previous: AcpProcess | None = None
+        while spec := self._launch_spec(kind):
             process = cast(
-                "AcpProcess | None", await tasks.start(self._run_process, spec, previous)
+                "AcpProcess | None", await tasks.start(self._run_process, kind, spec, previous)
             )
+            self._starting.discard(kind)
             if process is None:
-                failures += 1
-                await self._wait_before_restart(failures, spec)
-                continue
+                self._backoff.record_failure(kind, spec)
+                return
             if previous:  # only now, so that one process is always available
                 previous.lifecycle.retire("replaced")
             await process.lifecycle.wait_for(ProcessState.WORN)
             if previous and not process.lifecycle.is_retired:
                 await previous.lifecycle.wait_for(ProcessState.GONE)
-            previous = None if process.lifecycle.is_retired else process
-            needed = not process.lifecycle.retired_idle
-            failures = 0 if process.run_count or process.lifecycle.retired_idle else failures + 1
-            if failures:
-                await self._wait_before_restart(failures, spec)
-
-    async def _wait_before_restart(self, failures: int, spec: LaunchSpec) -> None:
-        """Wait before restarting, or until the launch spec changes."""
-        delays = self._settings.limits.acp_restart_delays
-        with anyio.move_on_after(delays[min(failures, len(delays)) - 1]):
-            while self._launch_spec() == spec:
-                await self._slot_requested.wait()
+            if process.run_count or process.lifecycle.retired_idle:
+                self._backoff.record_success(kind)
+            else:
+                self._backoff.record_failure(kind, spec)
+            if process.lifecycle.is_retired:
+                return  # the next request starts another one
+            previous = process
 
     async def _run_process(
         self,
+        kind: ProcessKind,
         spec: LaunchSpec,
         previous: AcpProcess | None,
         *,
@@ -129,13 +132,14 @@ class AcpPool:
         """Run one process until it is drained; report it once ready, or None on failure."""
         process = launch = None
         try:
-            profile = replace(self.profile, name=f"warm-{token_hex(4)}")
+            profile = replace(kind.profile, name=f"shared-{token_hex(4)}")
             launch = await anyio.to_thread.run_sync(
-                self._launcher.prepare_acp, spec.binary, profile, spec.sign_in
+                kind.launcher.prepare_acp, spec.binary, profile, spec.sign_in
             )
             async with AcpProcess.open(launch, self._settings, self._limiter.dispatch) as process:
-                if await self._start(process, spec, previous.peak_runs if previous else 0):
-                    self._processes[process] = spec
+                session_count = previous.peak_runs if previous else 0
+                if await self._start(process, kind, spec, session_count):
+                    self._processes[process] = kind, spec
                     logger.info("ACP process ready")
                     task_status.started(process)
                     self._limiter.dispatch()
@@ -150,12 +154,14 @@ class AcpPool:
         with suppress(RuntimeError):  # already reported as ready
             task_status.started(None)
 
-    async def _start(self, process: AcpProcess, spec: LaunchSpec, session_count: int) -> bool:
+    async def _start(
+        self, process: AcpProcess, kind: ProcessKind, spec: LaunchSpec, session_count: int
+    ) -> bool:
         try:
             await process.start(session_count)
         except AcpError as error:
             if error.code == NOT_SIGNED_IN_CODE:
-                self._rejected_specs[spec] = self._sign_ins.success_count(spec.sign_in)
+                self._rejected[kind, spec] = kind.launcher.sign_ins.success_count(spec.sign_in)
             logger.info("ACP process not started: session refused (error %d)", error.code)
         except (AgentUnavailable, TimeoutError):
             logger.info("ACP process not started: exited or timed out")
@@ -163,20 +169,10 @@ class AcpPool:
             return True
         return False
 
-    def _launch_spec(self) -> LaunchSpec | None:
+    def _launch_spec(self, kind: ProcessKind) -> LaunchSpec | None:
         """Return the spec for a process started now; None if ACP cannot be used."""
-        try:
-            binary = self._launcher.find_binary()
-            sign_ins, working = self._sign_ins.available(), self._sign_ins.working
-            # Prefer the sign-in that dedicated runs use. Until one has succeeded, accept only
-            # keys: an unverified login might open a browser to sign in again.
-            sign_in = working if working in sign_ins else sign_ins[0]
-            is_usable = sign_in.auth_type in ("gemini-api-key", "vertex-ai") or sign_in == working
-            if not binary.is_official or not sign_in.auth_type or not is_usable:
-                return None
-            files = (path for path in (sign_in.env_file, sign_in.login_file) if path)
-            spec = LaunchSpec(binary, sign_in, tuple(path.stat().st_mtime_ns for path in files))
-        except (CliNotFound, OSError, RuntimeError):
+        spec = kind.launcher.launch_spec()
+        if spec is None:
             return None
-        is_rejected = self._rejected_specs.get(spec) == self._sign_ins.success_count(sign_in)
-        return None if is_rejected else spec
+        successes = kind.launcher.sign_ins.success_count(spec.sign_in)
+        return None if self._rejected.get((kind, spec)) == successes else spec

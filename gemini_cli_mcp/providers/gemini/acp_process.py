@@ -128,6 +128,11 @@ class AcpProcess:
         return self._max_runs - self._active_runs
 
     @property
+    def is_unused(self) -> bool:
+        """Whether it has no runs."""
+        return not self._active_runs
+
+    @property
     def _active_runs(self) -> int:
         """Number of runs, including cancelled ones that the agent has not ended yet."""
         return self._slots_in_use + self._cancelling_count

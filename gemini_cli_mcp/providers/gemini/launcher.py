@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.providers.gemini.api_route import ApiRoute, find_route
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path, find_gemini
 from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls
@@ -25,6 +26,19 @@ from gemini_cli_mcp.types import Findings
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
+
+KEY_AUTH_TYPES = ("gemini-api-key", "vertex-ai")
+"""Sign-ins that never ask the user anything."""
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """What processes that outlive a run are started with; outdated ones get no more runs."""
+
+    binary: GeminiBinary
+    sign_in: SignIn
+    files: tuple[tuple[int, int], ...]
+    """Inodes and modification times of the binary and the sign-in files."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,8 @@ class RunLaunch(Launch):
     sign_in: SignIn
     other_sign_ins: tuple[SignIn, ...]
     """Sign-ins to try if this one is missing."""
+    sign_ins: SignIns
+    """What runs have shown about the sign-ins."""
     emits_events: bool
     """Whether we ask for an event stream."""
     failing_calls: FailingCalls
@@ -91,7 +107,7 @@ class Launcher:
         self._settings = settings
         self._workspace = workspace
         self._environ = environ
-        self._sign_ins = sign_ins
+        self.sign_ins = sign_ins
         self._model_flag_only_binaries: set[Path] = set()
         """Binaries that support no flag except `--model`."""
 
@@ -99,12 +115,34 @@ class Launcher:
         """Return the binary to run. Raise CliNotFound if there is none."""
         return find_gemini(self._settings.cli_path, self._environ)
 
+    def launch_spec(self) -> LaunchSpec | None:
+        """Return the spec for a process that is started now, and will outlive this moment.
+
+        None if there should be none: the CLI is not an official one, or not signed in.
+        """
+        try:
+            binary = self.find_binary()
+            # The sign-in of the next run. Until one has succeeded, accept only keys: an unverified
+            # login might open a browser to sign in again.
+            sign_in = self.sign_ins.candidates()[0]
+            is_usable = sign_in.auth_type in KEY_AUTH_TYPES or (
+                sign_in.auth_type and sign_in == self.sign_ins.working
+            )
+            if not binary.is_official or not is_usable:
+                return None
+            paths = (binary.path.resolve(), sign_in.env_file, sign_in.login_file)
+            stats = [path.stat() for path in paths if path]
+        except (CliNotFound, OSError, RuntimeError):
+            return None
+        return LaunchSpec(binary, sign_in, tuple((stat.st_ino, stat.st_mtime_ns) for stat in stats))
+
     def prepare_run(self, binary: GeminiBinary, profile: Profile, file: Path | None) -> RunLaunch:
         """Prepare a run with the first sign-in; a correction runs in the folder of `file`."""
-        return self._prepare_run(binary, profile, file, self._sign_ins.candidates())
+        return self._prepare_run(binary, profile, file, self.sign_ins.candidates())
 
     def prepare_next_sign_in(self, launch: RunLaunch) -> RunLaunch:
-        """Prepare the same run with the next of its sign-ins."""
+        """Prepare the same run with the next sign-in, because the CLI did not find this one."""
+        self.sign_ins.record_missing(launch.sign_in)
         return self._prepare_run(launch.binary, launch.profile, launch.file, launch.other_sign_ins)
 
     def prepare_without_events(self, launch: RunLaunch) -> RunLaunch:
@@ -154,6 +192,7 @@ class Launcher:
             file,
             sign_in,
             tuple(other_sign_ins),
+            self.sign_ins,
             emits_events,
             FailingCalls(self._settings.limits, self._settings.secrets),
         )
@@ -175,3 +214,12 @@ class Launcher:
 
 def _model_flags(profile: Profile) -> tuple[str, ...]:
     return ("--model", profile.model) if profile.model else ()
+
+
+@dataclass(frozen=True)
+class ProcessKind:
+    """What the processes that can serve a run have in common."""
+
+    launcher: Launcher
+    """Of the provider, which has its own environment and so its own sign-ins."""
+    profile: Profile

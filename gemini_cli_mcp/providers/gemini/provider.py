@@ -1,48 +1,41 @@
-"""Run prompts with the official `gemini` CLI, in a shared ACP process or a dedicated one.
+"""Run prompts with the official `gemini` CLI, in a process of their own or in a shared one."""
 
-A dedicated process serves one run: it reads the prompt from stdin and writes events to stdout.
-"""
-
-import asyncio
-import errno
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-import anyio
-import anyio.lowlevel
 from anyio import to_thread
 
 from gemini_cli_mcp import prompts
-from gemini_cli_mcp.call_context import CallContext, FindingsReporter
-from gemini_cli_mcp.errors import CliNotFound, ExecutionFailed, GeminiMcpError, InvalidInput
-from gemini_cli_mcp.process.run import Completed, run
+from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.errors import GeminiMcpError, InvalidInput
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
 from gemini_cli_mcp.providers.gemini.acp_client import AgentUnavailable
-from gemini_cli_mcp.providers.gemini.acp_pool import AcpPool
-from gemini_cli_mcp.providers.gemini.events import SEARCH_TOOL, EventLog
+from gemini_cli_mcp.providers.gemini.acp_process import AcpSlot
+from gemini_cli_mcp.providers.gemini.dedicated_run import DedicatedRun, prepare_launch
+from gemini_cli_mcp.providers.gemini.events import SEARCH_TOOL
 from gemini_cli_mcp.providers.gemini.home import (
     Profile,
     grounded_profile,
     is_model_alias,
     search_profile,
 )
-from gemini_cli_mcp.providers.gemini.launcher import Launcher, RunLaunch
-from gemini_cli_mcp.providers.gemini.run_result import RunResult, read_run_result
+from gemini_cli_mcp.providers.gemini.launcher import Launcher, ProcessKind, RunLaunch
+from gemini_cli_mcp.providers.gemini.process_pools import ProcessPools, ProcessSource
+from gemini_cli_mcp.providers.gemini.ready_pool import ReadySlot
+from gemini_cli_mcp.providers.gemini.run_result import RunResult
 from gemini_cli_mcp.providers.gemini.sign_ins import SignIns
 from gemini_cli_mcp.providers.quota_breaker import QuotaBreakers, breaker_key
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
+from gemini_cli_mcp.providers.run_slots import Grant
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 MAX_ACP_ATTEMPTS = 2
 """Attempts in ACP processes before a run falls back to a dedicated process."""
@@ -82,25 +75,18 @@ class GeminiCliProvider:
         environ: Mapping[str, str],
         limiter: RunLimiter,
         breakers: QuotaBreakers,
-        *,
-        pooled_profile: Profile | None = None,
+        pools: ProcessPools | None,
     ) -> None:
-        """With `pooled_profile`, keep ACP processes for runs with this profile."""
+        """`pools` belong to the whole program, if it keeps processes."""
         self.configured_model = settings.model
         self._settings = settings
-        self._secrets = settings.secrets
         self._environ = environ
         self._search_profile = search_profile(settings.model)
         self._correction_profile = Profile("correction", (), settings.correction_model)
         self._limiter = limiter
         self._breakers = breakers
-        self._sign_ins = SignIns(environ)
-        self._launcher = Launcher(settings, workspace, environ, self._sign_ins)
-        self._pool = (
-            AcpPool(settings, pooled_profile, self._launcher, self._sign_ins, limiter)
-            if pooled_profile
-            else None
-        )
+        self._launcher = Launcher(settings, workspace, environ, SignIns(environ))
+        self._pools = pools
 
     async def ask(self, prompt: str, context: CallContext, file: Path | None = None) -> Reply:
         """Answer the prompt with web search available.
@@ -112,14 +98,13 @@ class GeminiCliProvider:
         return (await self._run(_RunRequest(profile, prompt, context, file))).reply
 
     @property
-    def has_ready_process(self) -> bool:
-        """Whether an ACP process is ready for a search."""
-        return self._pool is not None and self._pool.is_ready
+    def search_kind(self) -> ProcessKind:
+        """The processes that can serve research runs."""
+        return ProcessKind(self._launcher, self._search_profile)
 
-    async def run_pool(self) -> None:
-        """Keep ACP processes ready until cancelled."""
-        if self._pool:
-            await self._pool.run()
+    def grounded_kind(self, options: GroundingOptions) -> ProcessKind:
+        """Return the processes that can serve dedicated searches with these options."""
+        return ProcessKind(self._launcher, grounded_profile(options))
 
     async def grounded_search(
         self, query: str, options: GroundingOptions, context: CallContext
@@ -145,133 +130,84 @@ class GeminiCliProvider:
         return replace(result.reply, model=model)
 
     async def _run(self, request: _RunRequest) -> RunResult:
-        """Run in an ACP process if the limiter assigns one, otherwise in a dedicated process.
-
-        A run that fails because its ACP process exits is repeated transparently.
-        """
-        quota_key = self._require_quota(request.profile)
-        pool = self._pool if self._pool and self._pool.profile == request.profile else None
-        for _ in range(MAX_ACP_ATTEMPTS if pool else 0):
-            async with self._limiter.acquire(
-                request.context, pool.find_slot if pool else None
-            ) as slot:
-                if slot is None:
-                    with self._breakers.guard(quota_key):
-                        return await self._run_dedicated(request)
-                with suppress(AgentUnavailable), self._breakers.guard(quota_key):
-                    result = await slot.run(request.prompt, request.context)
-                    if error := request.failure(result):
-                        raise error
-                    return result
-            logger.info("ACP process lost: repeating its run")
-        async with self._limiter.acquire(request.context):
-            with self._breakers.guard(quota_key):
-                return await self._run_dedicated(request)
-
-    def _require_quota(self, profile: Profile) -> str:
-        """Return the key of the run's quota; raise before queueing if that quota is exhausted."""
-        sign_in = next(iter(self._sign_ins.available()), None)
-        api_keys = [self._environ.get(name) for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY")]
-        quota_key = breaker_key("gemini", sign_in, *api_keys, profile.model)
+        """Run where the limiter permits it; repeat a run that is lost with its process."""
+        quota_key = await to_thread.run_sync(self._quota_key, request.profile)
         self._breakers.raise_if_open(quota_key)
-        return quota_key
+        source = None
+        if self._pools and request.file is None:  # a correction has its own working folder
+            source = ProcessSource(self._pools, ProcessKind(self._launcher, request.profile))
+            self._pools.ready.record_run(source.kind)
+        for _ in range(MAX_ACP_ATTEMPTS):
+            with suppress(AgentUnavailable):
+                return await self._run_once(request, source, quota_key)
+            logger.info("ACP process lost: repeating its run")
+        return await self._run_once(request, None, quota_key)
 
-    async def _run_dedicated(self, request: _RunRequest) -> RunResult:
+    async def _run_once(
+        self, request: _RunRequest, source: ProcessSource | None, quota_key: str
+    ) -> RunResult:
+        """Run in the kind of process that the limiter grants; AgentUnavailable if it is lost."""
+        async with self._limiter.acquire(request.context, source) as grant:
+            with self._breakers.guard(quota_key):
+                result = await self._run_granted(grant, request)
+                if error := request.failure(result):
+                    raise error
+                return result
+
+    async def _run_granted(
+        self, grant: Grant[ReadySlot, AcpSlot], request: _RunRequest
+    ) -> RunResult:
+        process = grant.process
+        try:
+            if grant.shared:
+                result = await grant.shared.run(request.prompt, request.context)
+            elif not (grant.ready and (result := await self._run_ready(grant.ready, request))):
+                process = "cold"
+                result = await self._run_cold(request)
+        finally:
+            self._limiter.record_run(process)
+        return replace(result, reply=replace(result.reply, process=process))
+
+    def _quota_key(self, profile: Profile) -> str:
+        """Return the key of the run's quota. Call it in a worker thread."""
+        sign_in = next(iter(self._launcher.sign_ins.available()), None)
+        api_keys = [self._environ.get(name) for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY")]
+        return breaker_key("gemini", sign_in, *api_keys, profile.model)
+
+    async def _run_ready(self, slot: ReadySlot, request: _RunRequest) -> RunResult | None:
+        """Run in a process that was started ahead; None if it is outdated or lost."""
+        with slot.pool.run_in_progress() as on_output:
+            ready = await slot.use()
+            if ready is None:
+                return None
+            run = self._dedicated_run(ready.launch, request, on_output)
+            result = await run.run_ready(ready.command)
+            slot.pool.record_result(ready.kind, ready.spec, was_lost=result is None)
+            return result
+
+    async def _run_cold(self, request: _RunRequest) -> RunResult:
         """Run in a new process, trying each sign-in in turn."""
         binary = await to_thread.run_sync(self._launcher.find_binary)
         request.context.progress("starting gemini")
-        launch = await _prepare(
-            lambda: self._launcher.prepare_run(binary, request.profile, request.file)
-        )
-        while True:
-            result = await self._run_process(launch, request)
-            error = request.failure(result)
-            if result.rejected_flags:
-                prepare_again = self._launcher.prepare_without_events
-            elif error is None:
-                self._sign_ins.record_success(launch.sign_in)
-                return result
-            elif result.exit_code == NO_SIGN_IN_EXIT_CODE and launch.other_sign_ins:
-                self._sign_ins.record_missing(launch.sign_in)
-                prepare_again = self._launcher.prepare_next_sign_in
-            else:
-                raise error
-            launch = await _prepare(partial(prepare_again, launch))
-
-    async def _run_process(self, launch: RunLaunch, request: _RunRequest) -> RunResult:
-        """Run one process; leave none of its files behind, even if cancelled."""
-        context = request.context
-        events = EventLog(context.progress, self._settings.limits, self._secrets)
-        findings = FindingsReporter(context)
-
-        async def should_stop() -> bool:
-            if not (session_id := events.session_id):
-                return False
-            findings.report(await to_thread.run_sync(launch.read_api_calls, session_id))
-            return launch.failing_calls.check(context)
-
-        try:
-            completed = await self._run_command(launch, request.prompt, events, should_stop)
-            result = await to_thread.run_sync(
-                read_run_result, launch, completed, events, self._secrets
+        with self._run_in_progress() as on_output:
+            launch = await prepare_launch(
+                lambda: self._launcher.prepare_run(binary, request.profile, request.file)
             )
-        except BaseException:
-            await _finish_in_thread(lambda: launch.delete_files(events.session_id))
-            raise
-        findings.report_rest(result.reply.searches, result.reply.fetches, result.reply.usage)
-        return result
+            while True:
+                result = await self._dedicated_run(launch, request, on_output).run_cold()
+                if result.rejected_flags:
+                    prepare_again = self._launcher.prepare_without_events
+                elif result.exit_code == NO_SIGN_IN_EXIT_CODE and launch.other_sign_ins:
+                    prepare_again = self._launcher.prepare_next_sign_in
+                else:
+                    return result
+                launch = await prepare_launch(partial(prepare_again, launch))
 
-    async def _run_command(
-        self,
-        launch: RunLaunch,
-        prompt: str,
-        events: EventLog,
-        should_stop: Callable[[], Awaitable[bool]],
-    ) -> Completed:
-        try:
-            return await run(
-                launch.argv,
-                stdin=prompt.encode("utf-8", "replace"),
-                env=launch.env,
-                cwd=launch.cwd,
-                on_line=events.feed_line,
-                idle_timeout=lambda: events.idle_limit,
-                should_stop=should_stop,
-                # An upper bound only: the caller's own deadline expires first.
-                timeout=max(self._settings.timeout, self._settings.round_timeout),
-                scratch=launch.scratch,
-            )
-        except OSError as error:
-            is_unusable = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC)
-            error_type = CliNotFound if is_unusable else ExecutionFailed
-            raise error_type(f"{launch.argv[0]} cannot be run: {error.strerror}.") from None
+    def _run_in_progress(self) -> AbstractContextManager[Callable[[], None]]:
+        """Tell the pool, if there is one, about a run; see `ReadyPool.run_in_progress`."""
+        return self._pools.ready.run_in_progress() if self._pools else nullcontext(lambda: None)
 
-
-async def _prepare(prepare: Callable[[], RunLaunch]) -> RunLaunch:
-    """Prepare a run; if this task is cancelled meanwhile, delete what was prepared."""
-    launch, was_cancelled = await _finish_in_thread(prepare)
-    try:
-        if was_cancelled:
-            raise asyncio.CancelledError  # noqa: TRY301 - like a scope that was cancelled
-        await anyio.lowlevel.checkpoint_if_cancelled()
-    except BaseException:
-        await _finish_in_thread(lambda: launch.delete_files(None))
-        raise
-    return launch
-
-
-async def _finish_in_thread(work: Callable[[], T]) -> tuple[T, bool]:
-    """Do blocking file work to its end; return also whether `Task.cancel()` was called meanwhile.
-
-    What it creates must not outlive the workspace. A shield blocks cancel scopes, but not
-    `Task.cancel()` from Ctrl-C or from an HTTP server that aborts a request.
-    """
-    was_cancelled = False
-    working = asyncio.ensure_future(to_thread.run_sync(work))
-    with anyio.CancelScope(shield=True):
-        while not working.done():
-            try:
-                await asyncio.wait({working})
-            except asyncio.CancelledError:
-                was_cancelled = True
-    return working.result(), was_cancelled
+    def _dedicated_run(
+        self, launch: RunLaunch, request: _RunRequest, on_output: Callable[[], None]
+    ) -> DedicatedRun:
+        return DedicatedRun(launch, request.prompt, request.context, self._settings, on_output)

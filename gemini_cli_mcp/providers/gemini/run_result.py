@@ -36,6 +36,7 @@ def read_run_result(
 ) -> RunResult:
     """Read and delete the files of a run in a process of its own, and return its result.
 
+    A successful run shows that its sign-in works.
     Call it in a worker thread: after fifty turns, the telemetry has many megabytes.
     """
     is_official = launch.binary.is_official
@@ -48,7 +49,7 @@ def read_run_result(
         telemetry = launch.telemetry.summarize_session(session_id, recorded, is_cut_off=is_cut_off)
     launch.delete_temp_folder()
     rejected_flags = launch.emits_events and not is_official and is_usage_error(completed, events)
-    return build_run_result(
+    result = build_run_result(
         completed,
         events,
         record,
@@ -59,6 +60,9 @@ def read_run_result(
         is_official_cli=is_official,
         rejected_flags=rejected_flags,
     )
+    if result.failure is None or result.has_sources:
+        launch.sign_ins.record_success(launch.sign_in)
+    return result
 
 
 def build_run_result(

@@ -1,0 +1,72 @@
+"""A process of the CLI that was started ahead and waits for its prompt.
+
+Measured on 0.61: a process whose stdin has got one newline initializes itself completely and waits
+for the rest of its prompt without a time limit. It then answers as a cold one does, about a second
+earlier. A process that is still initializing can be used as well: it is never later than a cold
+one.
+"""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+
+from anyio import to_thread
+
+from gemini_cli_mcp.process.run import StartedCommand
+from gemini_cli_mcp.providers.gemini.dedicated_run import finish_in_thread, prepare_launch
+from gemini_cli_mcp.providers.gemini.launcher import LaunchSpec, ProcessKind, RunLaunch
+
+FIRST_INPUT = b"\n"
+"""Without any input, the CLI exits after half a second."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyProcess:
+    """A process for one run. Whoever starts or takes it must run or discard it."""
+
+    kind: ProcessKind
+    spec: LaunchSpec
+    launch: RunLaunch
+    command: StartedCommand
+    started_at: float
+    """On the system's clock, which also runs while the machine sleeps."""
+
+    @classmethod
+    async def start(cls, kind: ProcessKind, spec: LaunchSpec) -> "ReadyProcess":
+        """Start a process with this spec; raise OSError or GeminiMcpError if that fails."""
+        started_at = time.time()
+        launch = await prepare_launch(
+            lambda: kind.launcher.prepare_run(spec.binary, kind.profile, None)
+        )
+        try:
+            command = await StartedCommand.start(
+                launch.argv, env=launch.env, cwd=launch.cwd, scratch=launch.scratch
+            )
+        except BaseException:
+            await finish_in_thread(lambda: launch.delete_files(None))
+            raise
+        command.send(FIRST_INPUT)
+        return cls(kind, spec, launch, command, started_at)
+
+    def is_alive(self, max_age: float) -> bool:
+        """Whether it still waits and is young enough."""
+        return not self.command.has_exited and is_recent(self.started_at, time.time(), max_age)
+
+    async def is_outdated(self) -> bool:
+        """Whether a process that is started now would have another binary or sign-in."""
+        return await to_thread.run_sync(self.kind.launcher.launch_spec) != self.spec
+
+    async def discard(self) -> None:
+        """Stop the process and delete its files."""
+        try:
+            with suppress(OSError):
+                await self.command.stop()
+        finally:
+            await finish_in_thread(lambda: self.launch.delete_files(None))
+
+
+def is_recent(started_at: float, now: float, max_age: float) -> bool:
+    """Whether a process is young enough: it read its settings, and the date, when it started."""
+    has_same_date = date.fromtimestamp(started_at) == date.fromtimestamp(now)
+    return 0 <= now - started_at <= max_age and has_same_date

@@ -1,0 +1,596 @@
+"""Processes that are started ahead, on the real CLI or a fake one, and a fake API on loopback."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from pytest_mock import MockerFixture
+
+from gemini_cli_mcp.call_context import CallContext
+from gemini_cli_mcp.errors import CliNotFound, ConfigError
+from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.providers.gemini.home import Profile
+from gemini_cli_mcp.providers.gemini.launcher import Launcher, ProcessKind
+from gemini_cli_mcp.providers.gemini.process_pools import ProcessSource
+from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
+from gemini_cli_mcp.providers.gemini.ready_plan import ReadyPlan
+from gemini_cli_mcp.providers.gemini.ready_process import is_recent
+from gemini_cli_mcp.providers.gemini.sign_ins import SignIns
+from gemini_cli_mcp.providers.registry import ProviderRegistry
+from gemini_cli_mcp.research import requests
+from gemini_cli_mcp.research.grounded_search import grounded_search
+from gemini_cli_mcp.research.requests import SearchRequest
+from gemini_cli_mcp.research.researcher import Researcher
+from gemini_cli_mcp.research.results import GroundedResult, SearchResult
+from gemini_cli_mcp.research.search import search
+from gemini_cli_mcp.research.web_search import EngineProviders, web_search
+from gemini_cli_mcp.settings.env import Settings
+from gemini_cli_mcp.workspace import Workspace
+from tests.support import (
+    QUESTION,
+    REDIRECT,
+    Clock,
+    Stub,
+    eventually,
+    fake_gemini,
+    is_alive,
+    use_real_cli,
+)
+from tests.support.cli_processes import acp_pids, dedicated_pids
+from tests.support.fake_api import SEARCH, FakeApi
+from tests.support.matrix import needs_real_cli
+from tests.support.mcp_server import SEARCH_FRAMES, in_process_client, start_server
+
+QUICK = Limits(ready_start_time=0.05, restart_delays=(0.05,))
+LIST_TOOLS = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=[pytest.mark.long, needs_real_cli])])
+def cli(request: pytest.FixtureRequest, stub: Stub, api: FakeApi) -> Stub:
+    """The program with a fake CLI, to test our own behaviour; with the real one in test-long."""
+    use_real_cli(stub, api)
+    stub.environ["GEMINI_MCP_GROUNDED_MODEL"] = "gemini-2.5-flash"
+    stub.limits = QUICK
+    api.calls = [SEARCH]
+    if request.param == "fake":
+        stub.environ["GEMINI_MCP_CLI_PATH"] = str(fake_gemini.install(stub.home))
+    return stub
+
+
+@pytest.fixture
+def real_cli(stub: Stub, api: FakeApi) -> Stub:
+    """The program with the real CLI and one process started ahead."""
+    api.calls = [SEARCH]
+    return use_real_cli(stub, api)
+
+
+class Program:
+    """A program that starts processes ahead, as `serve` does."""
+
+    def __init__(self, stub: Stub, providers: ProviderRegistry, researcher: Researcher) -> None:
+        self._stub = stub
+        self._researcher = researcher
+        [self.provider] = providers.configured
+        assert isinstance(self.provider, GeminiCliProvider) and providers.pools
+        self.source = ProcessSource(providers.pools, self.provider.search_kind)
+        self.limiter = providers.limiter
+
+    async def search(self, query: str = QUESTION) -> SearchResult:
+        context = CallContext(progress=self._stub.messages.append)
+        return await search(SearchRequest(query), context, self._researcher)
+
+    async def grounded_search(self) -> GroundedResult:
+        request = requests.parse_grounded_search({"query": QUESTION}, self._researcher.settings)
+        return await grounded_search(request, CallContext(), self._researcher)
+
+    def waiting_pids(self) -> list[int]:
+        return dedicated_pids(self._stub)
+
+    async def wait_ready(self, count: int = 1) -> list[int]:
+        """Wait until this many processes wait for a prompt; return their pids."""
+        await eventually(lambda: len(self.waiting_pids()) == count)
+        return self.waiting_pids()
+
+
+@asynccontextmanager
+async def program(stub: Stub) -> AsyncGenerator[Program]:
+    settings = stub.settings
+    workspace = Workspace(settings.config_dir)
+    providers = ProviderRegistry(settings, workspace, stub.environ, keeps_processes=True)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(providers.run_search_pools)
+            yield Program(stub, providers, Researcher(settings, providers.configured, workspace))
+            tasks.cancel_scope.cancel()
+    finally:
+        workspace.close()
+    assert dedicated_pids(stub) == [] and stub.leftover_files() == []
+
+
+# Runs
+
+
+@needs_real_cli
+async def test_a_run_in_a_process_started_ahead_matches_a_cold_one(
+    real_cli: Stub, api: FakeApi
+) -> None:
+    async with program(real_cli) as running:
+        await running.wait_ready()
+        await anyio.sleep(1.5)  # until the CLI would have exited without the first input
+        assert len(running.waiting_pids()) == 1 and api.requests == []
+        ready = await running.search()
+        api.requests.clear()
+        real_cli.environ["GEMINI_MCP_READY"] = "0"
+    async with program(real_cli) as running:
+        cold = await running.search()
+
+    assert (ready.metadata.process, cold.metadata.process) == ("ready", "cold")
+    assert ready.report == cold.report == f"Blue, says [nasa.gov]({REDIRECT}nasa)."
+    for field in ("evidence", "grounded", "sources", "queries", "usage", "model"):
+        assert getattr(ready.metadata, field) == getattr(cold.metadata, field), field
+    assert ready.metadata.evidence == "ledger" and ready.metadata.sources
+    assert ready.citations == cold.citations
+    assert sum(request.size for request in api.requests) <= 9_500
+
+
+@needs_real_cli
+async def test_searches_of_one_turn_run_at_the_same_time(real_cli: Stub, api: FakeApi) -> None:
+    api.calls = [(SEARCH[0], {"query": f"query {number}"}) for number in range(4)]
+    api.calls_per_turn = 4
+    async with program(real_cli) as running:
+        await running.wait_ready()
+        api.hold_kind = "search"
+        call = asyncio.ensure_future(running.search())
+        await eventually(lambda: api.waiting == 4)
+        api.release.set()
+        result = await call
+
+    assert result.metadata.process == "ready"
+    assert len(result.metadata.queries) == 4
+
+
+async def test_every_tool_uses_a_process_started_ahead(cli: Stub, api: FakeApi) -> None:
+    processes: dict[str, list[Any]] = {}
+    async with in_process_client(cli) as client:
+        await client.list_tools()
+        await eventually(lambda: dedicated_pids(cli))
+        for tool in ("search", "grounded_search", "web_search", "deep_search"):
+            processes[tool] = []
+            for _ in range(2):
+                await eventually(lambda: dedicated_pids(cli))
+                reply = await client.call_tool(tool, {"query": QUESTION})
+                content: Any = reply.structured_content
+                processes[tool].append(content["metadata"]["process"])
+
+    assert processes["search"] == ["ready", "ready"]
+    assert processes["grounded_search"][1:] == processes["web_search"][1:] == ["ready"]
+    assert processes["deep_search"][1:] == ["ready"]
+
+
+async def test_the_gateways_searches_use_a_process_started_ahead(cli: Stub, api: FakeApi) -> None:
+    settings = cli.settings
+    workspace = Workspace(settings.config_dir)
+    providers = ProviderRegistry(settings, workspace, cli.environ, keeps_processes=True)
+    engines = EngineProviders(settings, providers, cli.environ)
+    request = requests.parse_web_search({"query": "blue sky"}, settings.engines)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engines.run_pools)
+            await eventually(lambda: len(dedicated_pids(cli)) == 1)
+            result = await web_search(request, CallContext(), engines)
+            assert (result.process, result.hits[0].url) == ("ready", f"{REDIRECT}nasa")
+            tasks.cancel_scope.cancel()
+    finally:
+        workspace.close()
+
+
+async def test_a_used_process_is_replaced_at_once(cli: Stub, api: FakeApi) -> None:
+    api.hold_text = "HELD"
+    async with program(cli) as running:
+        [first] = await running.wait_ready()
+        held_call = asyncio.ensure_future(running.search("HELD"))
+        await eventually(lambda: api.waiting)
+        pids = await running.wait_ready(2)  # the run and the next process
+        assert first in pids
+        assert (await running.search()).metadata.process == "ready"
+        api.release.set()
+        assert (await held_call).metadata.process == "ready"
+
+
+async def test_a_second_call_at_the_same_time_starts_cold(cli: Stub, api: FakeApi) -> None:
+    api.hold_text = QUESTION
+    async with program(cli) as running:
+        await running.wait_ready()
+        calls = [asyncio.ensure_future(running.search()) for _ in range(3)]
+        await eventually(lambda: api.waiting == 3)
+        api.release.set()
+        processes = [(await call).metadata.process for call in calls]
+        assert acp_pids(cli) == []
+
+    assert sorted(map(str, processes)) == ["cold", "cold", "ready"]
+
+
+async def test_no_process_is_started_ahead_while_calls_wait(cli: Stub, api: FakeApi) -> None:
+    cli.environ |= {"GEMINI_MCP_CONCURRENCY": "1", "GEMINI_MCP_WARM": "0", "GEMINI_MCP_READY": "1"}
+    api.hold_text = QUESTION
+    async with program(cli) as running:
+        await running.wait_ready()
+        calls = [asyncio.ensure_future(running.search()) for _ in range(3)]
+        await eventually(lambda: api.waiting == 2)
+        await anyio.sleep(0.3)  # long enough for a third process to start
+        assert running.limiter.waiting == 1
+        assert len(dedicated_pids(cli)) == 2
+        api.release.set()
+        await asyncio.gather(*calls)
+        await running.wait_ready()
+
+
+async def test_a_cancelled_run_leaves_nothing_behind(cli: Stub, api: FakeApi) -> None:
+    api.hold_text = QUESTION
+    async with program(cli) as running:
+        [pid] = await running.wait_ready()
+        call = asyncio.ensure_future(running.search())
+        await eventually(lambda: api.waiting == 1)
+        call.cancel()
+        await asyncio.wait({call})
+        assert not is_alive(pid)
+        assert not [path for path in cli.leftover_files() if path.name.startswith("session-")]
+        api.release.set()
+        await running.wait_ready()
+
+
+async def test_a_process_that_nobody_uses_after_all_goes_back(cli: Stub) -> None:
+    async with program(cli) as running:
+        [pid] = await running.wait_ready()
+        slot = running.source.take_ready()
+        assert slot
+        slot.release()
+        slot = running.source.take_ready()
+        assert slot
+        assert [pid] == running.waiting_pids()
+        slot.release()
+
+
+# Processes that are lost
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_process_that_dies_while_it_waits_is_replaced(
+    cli: Stub, api: FakeApi, signal_number: signal.Signals
+) -> None:
+    async with program(cli) as running:
+        [pid] = await running.wait_ready()
+        os.kill(pid, signal_number)
+        result = await running.search()
+        assert result.metadata.process == "cold"
+        await eventually(lambda: running.waiting_pids() and pid not in running.waiting_pids())
+        assert (await running.search()).metadata.process == "ready"
+
+
+async def test_a_process_that_dies_at_the_prompt_costs_a_cold_start(
+    cli: Stub, api: FakeApi
+) -> None:
+    api.requests.clear()
+    async with program(cli) as running:
+        [pid] = await running.wait_ready()
+        os.kill(pid, signal.SIGSTOP)
+        call = asyncio.ensure_future(running.search())
+        await anyio.wait_all_tasks_blocked()
+        os.kill(pid, signal.SIGKILL)
+        result = await call
+
+    assert result.metadata.process == "cold"
+    assert [request.kind for request in api.requests] == ["main", "search", "main"]
+    assert cli.messages.count("asking the model") == 1
+
+
+async def test_a_process_that_hangs_at_the_prompt_costs_a_cold_start(
+    cli: Stub, api: FakeApi, clock: Clock
+) -> None:
+    async with program(cli) as running:
+        [pid] = await running.wait_ready()
+        os.kill(pid, signal.SIGSTOP)
+        call = asyncio.ensure_future(running.search())
+        await anyio.wait_all_tasks_blocked()
+        clock.skip(cli.limits.ready_prompt_timeout)
+        result = await call
+        assert not is_alive(pid)
+
+    assert result.metadata.process == "cold"
+
+
+async def test_an_api_error_is_not_taken_for_a_lost_process(cli: Stub, api: FakeApi) -> None:
+    api.failure = (403, {"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}})
+    async with program(cli) as running:
+        await running.wait_ready()
+        with pytest.raises(Exception, match="no") as caught:
+            await running.search()
+
+    assert getattr(caught.value, "code", None) == "AUTH_ERROR"
+    assert len(api.requests) == 1
+    assert "starting gemini" not in cli.messages
+
+
+async def test_a_process_that_cannot_be_started_is_tried_again(
+    cli: Stub, api: FakeApi, mocker: MockerFixture
+) -> None:
+    failures = 0
+    prepare_run = Launcher.prepare_run
+
+    def fail_twice(self: Launcher, *arguments: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures <= 2:
+            raise ConfigError("No space left on device.")
+        return prepare_run(self, *arguments)
+
+    mocker.patch.object(Launcher, "prepare_run", fail_twice)
+    async with program(cli) as running:
+        await running.wait_ready()
+        assert (await running.search()).metadata.process == "ready"
+    assert failures >= 3
+
+
+# Outdated processes
+
+
+def replace_binary(stub: Stub) -> None:
+    """Install another version in place of the binary, as npm does."""
+    path = Path(stub.environ["GEMINI_MCP_CLI_PATH"])
+    if path.is_symlink():  # the real one belongs to all tests
+        target = path.resolve()
+        path = stub.home / "gemini.js"
+        path.symlink_to(target)
+        stub.environ["GEMINI_MCP_CLI_PATH"] = str(path)
+        return
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    path.chmod(0o755)
+
+
+async def test_a_process_from_before_a_new_binary_is_not_used(stub: Stub, api: FakeApi) -> None:
+    use_real_cli(stub, api).limits = QUICK
+    api.calls = [SEARCH]
+    program_path = fake_gemini.install(stub.home)
+    stub.environ["GEMINI_MCP_CLI_PATH"] = str(program_path)
+    async with program(stub) as running:
+        [pid] = await running.wait_ready()
+        replace_binary(stub)
+        assert (await running.search()).metadata.process == "cold"
+        await eventually(lambda: not is_alive(pid) and running.waiting_pids())
+        assert (await running.search()).metadata.process == "ready"
+        program_path.unlink()
+        with pytest.raises(CliNotFound):
+            await running.search()
+
+
+async def test_a_process_from_before_a_new_key_is_not_used(cli: Stub, api: FakeApi) -> None:
+    del cli.environ["GEMINI_API_KEY"]
+    env_file = cli.home / ".gemini" / ".env"
+    env_file.parent.mkdir(exist_ok=True)
+    env_file.write_text("GEMINI_API_KEY=old-key\n")
+    async with program(cli) as running:
+        await running.wait_ready()
+        env_file.write_text("GEMINI_API_KEY=new-key\n")
+        result = await running.search()
+
+    assert result.metadata.process == "cold"
+    assert {request.key for request in api.requests} == {"new-key"}
+
+
+async def test_after_an_hour_of_sleep_a_process_is_not_used(
+    cli: Stub, api: FakeApi, mocker: MockerFixture
+) -> None:
+    async with program(cli) as running:
+        [pid] = await running.wait_ready()
+        # The monotonic clock stands still meanwhile.
+        mocker.patch("time.time", return_value=time.time() + 3600)
+        assert (await running.search()).metadata.process == "cold"
+        await eventually(lambda: not is_alive(pid))
+
+
+async def test_a_process_is_replaced_before_it_is_too_old(cli: Stub) -> None:
+    cli.limits = Limits(ready_max_age=0.5, ready_start_time=0.05)
+    async with program(cli) as running:
+        [pid] = await running.wait_ready()
+        await eventually(lambda: not is_alive(pid) and running.waiting_pids())
+
+
+@pytest.mark.parametrize(
+    ("started", "now", "expected"),
+    [
+        ("2026-03-01T12:00:00", "2026-03-01T12:05:00", True),
+        ("2026-03-01T12:00:00", "2026-03-01T12:05:01", False),
+        ("2026-03-01T23:59:59", "2026-03-02T00:00:00", False),
+        ("2026-03-01T12:00:00", "2026-03-01T11:59:59", False),
+    ],
+    ids=["five minutes", "older", "yesterday", "clock set back"],
+)
+def test_a_process_is_used_for_five_minutes_of_one_day(
+    started: str, now: str, expected: bool
+) -> None:
+    times = [datetime.fromisoformat(text).timestamp() for text in (started, now)]
+
+    assert is_recent(times[0], times[1], Limits().ready_max_age) is expected
+
+
+# How many, and when
+
+
+async def test_an_unused_program_gives_its_process_back_until_it_is_asked(
+    cli: Stub, api: FakeApi
+) -> None:
+    cli.limits = Limits(ready_first_use_timeout=0.5, ready_start_time=0.05)
+    async with program(cli) as running:
+        await running.wait_ready()
+        await running.wait_ready(0)
+        await anyio.sleep(0.3)
+        assert running.waiting_pids() == []
+        assert (await running.search()).metadata.process == "cold"
+        await running.wait_ready()
+
+
+async def test_an_idle_program_gives_its_process_back(cli: Stub, api: FakeApi) -> None:
+    cli.environ["GEMINI_MCP_WARM_IDLE"] = "1"
+    async with program(cli) as running:
+        await running.wait_ready()
+        assert (await running.search()).metadata.process == "ready"
+        await running.wait_ready()
+        await running.wait_ready(0)
+        assert (await running.search()).metadata.process == "cold"
+
+
+async def test_several_processes_are_started_one_after_another(cli: Stub) -> None:
+    cli.environ["GEMINI_MCP_READY"] = "20"
+    cli.limits = Limits(ready_start_time=0.02)
+    async with program(cli) as running:
+        await running.wait_ready(20)
+        await anyio.sleep(0.1)
+        assert len(running.waiting_pids()) == 20
+
+
+async def test_zero_starts_nothing_ahead(cli: Stub, api: FakeApi) -> None:
+    cli.environ["GEMINI_MCP_READY"] = "0"
+    async with program(cli) as running:
+        assert (await running.search()).metadata.process == "cold"
+        await anyio.sleep(0.3)  # long enough for a process to start
+        assert running.waiting_pids() == []
+
+
+async def test_a_cli_that_is_not_official_is_not_started_ahead(stub: Stub) -> None:
+    stub.limits = QUICK
+    async with program(stub) as running:
+        result = await running.search()
+        await anyio.sleep(0.3)  # long enough for a process to start
+        assert dedicated_pids(stub) == []
+
+    assert result.metadata.process == "cold"
+    assert len(stub.runs) == 1
+
+
+async def test_without_a_sign_in_nothing_is_started_ahead(cli: Stub) -> None:
+    del cli.environ["GEMINI_API_KEY"]
+    async with program(cli) as running:
+        await anyio.sleep(0.3)  # long enough for a process to start
+        assert running.waiting_pids() == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, 1),
+        ({"GEMINI_MCP_READY": "0"}, 0),
+        ({"GEMINI_MCP_WARM": "0"}, 0),
+        ({"GEMINI_MCP_WARM": "0", "GEMINI_MCP_READY": "3"}, 3),
+    ],
+    ids=["default", "off", "nothing kept", "only started ahead"],
+)
+def test_the_number_of_processes_follows_the_variables(
+    variables: dict[str, str], expected: int
+) -> None:
+    assert Settings.from_env(variables).ready_count == expected
+
+
+async def test_no_process_starts_before_the_handshake_is_complete(cli: Stub) -> None:
+    initialize, initialized, _ = SEARCH_FRAMES
+    with start_server(cli, initialize) as server:
+        assert server.stdin and server.stdout
+        assert "serverInfo" in server.stdout.readline()
+        await anyio.sleep(0.5)  # long enough for a process to start
+        assert dedicated_pids(cli) == []
+        server.stdin.write(initialized + "\n" + LIST_TOOLS + "\n")
+        server.stdin.flush()
+        await eventually(lambda: len(dedicated_pids(cli)) == 1)
+        server.stdin.close()
+        await eventually(lambda: server.poll() is not None)
+
+    await eventually(lambda: not dedicated_pids(cli))
+    assert acp_pids(cli) == [] and cli.leftover_files() == []
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_signal_to_one_server_ends_only_its_processes(
+    cli: Stub, signal_number: signal.Signals
+) -> None:
+    initialize, initialized, _ = SEARCH_FRAMES
+    frames = (initialize, initialized, LIST_TOOLS)
+    with start_server(cli, *frames) as first, start_server(cli, *frames) as second:
+        await eventually(lambda: len(dedicated_pids(cli)) == 2)
+        first.send_signal(signal_number)
+        await eventually(lambda: first.poll() is not None)
+        await eventually(lambda: len(dedicated_pids(cli)) == 1)
+        await eventually(lambda: len(list((cli.config_dir / "servers").iterdir())) == 1)
+        second.terminate()
+        await eventually(lambda: second.poll() is not None)
+
+    await eventually(lambda: not dedicated_pids(cli) and not cli.leftover_files())
+
+
+# Which kinds
+
+
+@pytest.fixture
+def kinds(stub: Stub) -> dict[str, ProcessKind]:
+    workspace = Workspace(stub.config_dir)
+    launcher = Launcher(stub.settings, workspace, stub.environ, SignIns(stub.environ))
+    return {name: ProcessKind(launcher, Profile(name, (), None)) for name in "ABC"}
+
+
+@pytest.mark.parametrize(
+    ("count", "runs", "expected"),
+    [
+        (1, "A", "A"),
+        (1, "B", "B"),
+        (1, "AAAB", "B"),
+        (1, "ABA", "B"),
+        (1, "ABAB", "B"),
+        (1, "ABABA", "B"),
+        (1, "ABAA", "A"),
+        (1, "ABCABC", "C"),
+        (2, "", "AA"),
+        (2, "B", "AB"),
+        (2, "ABABAB", "AB"),
+        (2, "BB", "AB"),
+        (2, "ABC", "BC"),
+        (3, "AAAB", "AAB"),
+        (0, "AB", ""),
+    ],
+)
+def test_what_was_used_last_is_kept_ready_unless_kinds_alternate(
+    kinds: dict[str, ProcessKind], count: int, runs: str, expected: str
+) -> None:
+    plan = ReadyPlan(count)
+    plan.fill(kinds["A"])
+    for name in runs:
+        plan.record_run(kinds[name])
+
+    assert "".join(sorted(kind.profile.name for kind in plan.kinds)) == expected
+
+
+async def test_alternating_tools_do_not_start_more_processes_than_runs(
+    cli: Stub, api: FakeApi
+) -> None:
+    seen: set[int] = set()
+    processes: list[str | None] = []
+    async with program(cli) as running:
+        for _ in range(4):
+            for call in (running.search, running.grounded_search):
+                seen.update(await running.wait_ready())
+                result = await call()
+                processes.append(
+                    result.process
+                    if isinstance(result, GroundedResult)
+                    else result.metadata.process
+                )
+
+    assert processes == ["ready", "cold", *["cold", "ready"] * 3]
+    assert len(seen) <= 6  # two of the kinds at the start, then one for each ready run
