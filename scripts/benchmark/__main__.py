@@ -1,47 +1,60 @@
-"""Run all benchmarks, print the page, and write it to docs/ if it is complete."""
+"""Run the benchmarks and print a page, or write it to docs/."""
 
 import sys
 
 import anyio
 
-from scripts.benchmark import api, document, measure
-from scripts.benchmark.contenders import CLI_DEFAULT, CLI_LEAN, OURS_COLD, OURS_WARM, PEERS
-from scripts.benchmark.gateway import measure_gateway
-from scripts.benchmark.team_server_load import load
+from scripts.benchmark import document, waits
+from scripts.benchmark.api import ApiProcess, run_fake_api
+from scripts.benchmark.contenders import CLI_LEAN, OTHER_PEERS, OUR_TOOLS, OURS, PEER
+from scripts.benchmark.internals import describe_internals
+from scripts.benchmark.startup import measure_startup
+
+OPTIONS = ("--write", "--internals")
 
 
-async def main(*, peers: bool) -> None:
-    measurements: list[measure.Measurement] = []
-    with api.run_fake_api() as fake_api:
-        for contender in [OURS_WARM, OURS_COLD, CLI_LEAN, CLI_DEFAULT, *(PEERS if peers else [])]:
-            log(f"{contender.name} ...")
-            measurements.append(await measure.measure_contender(contender, fake_api))
-        log("deep search ...")
-        deep_search = await measure.measure_deep_search(fake_api)
-        log("telemetry ...")
-        telemetry = await measure.measure_telemetry(fake_api)
-    log("server startup ...")
-    startup = measure.measure_startup()
-    log("gateway ...")
-    gateway = await measure_gateway()
-    log("team server ...")
-    team_server = await load()
-    log("citation gate and JSON finder ...")
-    results = document.Results(
-        measurements,
-        startup,
+async def measure_waits(api: ApiProcess) -> document.Results:
+    log("searches in a turn ...")
+    turns = await waits.measure_turns([OURS, CLI_LEAN, PEER], api)
+    log("tools ...")
+    contenders = [*OUR_TOOLS, CLI_LEAN, PEER, *OTHER_PEERS]
+    single_calls = await waits.measure_single_calls(contenders, api)
+    memory = {item.name: await waits.measure_memory(item, api) for item in contenders}
+    log("calls after the start ...")
+    after_start = await waits.measure_calls_after_start(api)
+    log("alternating tools ...")
+    alternating = await waits.measure_alternating_calls(api)
+    log("bursts ...")
+    bursts = {OURS.name: await waits.measure_bursts(OURS, (1, 10, 50), api)}
+    for contender in (CLI_LEAN, PEER, *OTHER_PEERS):
+        bursts[contender.name] = await waits.measure_bursts(contender, (10,), api, repetitions=1)
+    log("deep search ...")
+    deep_search = await waits.measure_deep_search(api)
+    log("idle server ...")
+    idle_server = await waits.measure_idle_server(api)
+    log("startup ...")
+    return document.Results(
+        turns,
+        single_calls,
+        memory,
+        after_start,
+        alternating,
+        bursts,
         deep_search,
-        telemetry,
-        measure.measure_citation_gate(),
-        measure.measure_json_finder(),
-        gateway,
-        team_server,
+        idle_server,
+        measure_startup(),
     )
+
+
+async def main(options: list[str]) -> None:
+    with run_fake_api() as api:
+        if "--internals" in options:
+            sys.stdout.write(await describe_internals(api))
+            return
+        results = await measure_waits(api)
     sys.stdout.write(document.render_page(results))
-    if peers:
+    if "--write" in options:
         document.write_docs(results)
-    else:
-        log("Not written to docs/: that needs --peers.")
 
 
 def log(text: str) -> None:
@@ -49,4 +62,6 @@ def log(text: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(lambda: main(peers="--peers" in sys.argv[1:]))
+    if unknown := set(sys.argv[1:]) - set(OPTIONS):
+        sys.exit(f"Unknown option: {', '.join(unknown)}. Options: {', '.join(OPTIONS)}")
+    anyio.run(main, sys.argv[1:])

@@ -13,21 +13,40 @@ QUERY = "why is the sky blue"
 
 
 @dataclass(frozen=True)
+class Behaviour:
+    """A model that asks for all its searches in one turn, then answers."""
+
+    model_delay: float = 0
+    """Seconds of each request to the model."""
+    search_delay: float = 0
+    """Seconds of each search."""
+    searches: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """The shortest possible time of a conversation: all searches run at the same time."""
+        return 2 * self.model_delay + self.search_delay
+
+
+INSTANT = Behaviour()
+
+
+@dataclass(frozen=True)
 class ApiProcess:
-    """A model that searches once, then answers; every conversation is three requests."""
+    """The running API."""
 
     url: str
     pid: int
     _pipe: Any
 
-    def set_delay(self, seconds: float) -> None:
-        """Delay every response by this time from now on."""
-        self._pipe.send(("delay", seconds))
+    def set(self, behaviour: Behaviour) -> None:
+        """Behave like this from now on."""
+        self._pipe.send(behaviour)
         self._pipe.recv()
 
     def take_counts(self) -> tuple[int, int]:
         """Return the number of requests and their bytes since the last call."""
-        self._pipe.send(("counts", 0))
+        self._pipe.send("counts")
         count, size = self._pipe.recv()
         return count, size
 
@@ -41,19 +60,21 @@ def run_fake_api() -> Generator[ApiProcess]:
     try:
         yield ApiProcess(parent_end.recv(), process.pid, parent_end)
     finally:
-        parent_end.send(("stop", 0))
+        parent_end.send("stop")
         process.join()
 
 
 def _serve(pipe: Any) -> None:
     with fake_api() as api:
-        api.calls = [("google_web_search", {"query": QUERY})]
         api.texts = [model_answer(f"Blue, says [nasa.gov]({REDIRECT}nasa).")]
         pipe.send(api.url)
-        while (command := pipe.recv())[0] != "stop":
-            name, value = command
-            if name == "delay":
-                api.delay = value
+        while (command := pipe.recv()) != "stop":
+            if isinstance(command, Behaviour):
+                queries = [f"{QUERY} {number}" for number in range(command.searches)]
+                api.calls = [("google_web_search", {"query": query}) for query in queries]
+                api.calls_per_turn = command.searches
+                api.delay = command.model_delay
+                api.search_delay = command.search_delay
                 pipe.send(None)
             else:
                 pipe.send((len(api.requests), sum(request.size for request in api.requests)))

@@ -1,8 +1,9 @@
 """The contenders: programs that answer the same question, each called many times."""
 
+import itertools
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,10 +28,7 @@ PEERS_FOLDER = ROOT / ".bench"
 MODEL = "gemini-2.5-flash"
 QUESTION = "Why is the sky blue?"
 
-SETTLE_SECONDS = 8.0
-"""Pause after the handshake: a user's first question does not follow it immediately."""
-
-Ask = Callable[[], Awaitable[Any]]
+Ask = Callable[[], Coroutine[Any, Any, Any]]
 """Asks the question once."""
 
 
@@ -70,29 +68,25 @@ class Contender:
     name: str
     connect: Callable[[BenchHome], Any]
     """Return an async context manager that yields an `Ask`."""
-    calls: int = 7
-    """Number of sequential calls."""
-    concurrency: tuple[int, ...] = (1, 10)
-    """Numbers of concurrent calls."""
 
 
-def cold_cli(*, lean: bool, telemetry: bool = False) -> Callable[[BenchHome], Any]:
-    """Start a new CLI process for every question, as users and scripts do."""
+def cold_cli(*, telemetry: bool = False) -> Callable[[BenchHome], Any]:
+    """Start a new CLI process for every question, with our settings."""
 
     @asynccontextmanager
     async def connect(bench_home: BenchHome) -> AsyncGenerator[Ask]:
-        environ, cwd = bench_home.environ, bench_home.working_folder
         command = [str(CLI), "-m", MODEL, "-o", "stream-json", "-p", QUESTION]
-        if lean:
-            workspace = Workspace(bench_home.folder / "lean")
-            profile = Profile("search", (SEARCH_TOOL, FETCH_TOOL), MODEL)
-            home = prepare_home(workspace, profile, available_sign_ins(environ)[0], Limits())
-            home = replace(home, has_telemetry=telemetry)
-            environ = home.environment(inherited_variables(environ), bench_home.folder)
-            cwd = home.working_folder
+        workspace = Workspace(bench_home.folder / "lean")
+        profile = Profile("search", (SEARCH_TOOL, FETCH_TOOL), MODEL)
+        sign_in = available_sign_ins(bench_home.environ)[0]
+        home = prepare_home(workspace, profile, sign_in, Limits())
+        home = replace(home, has_telemetry=telemetry)
+        environ = home.environment(inherited_variables(bench_home.environ), bench_home.folder)
 
         async def ask() -> None:
-            completed = await anyio.run_process(command, cwd=cwd, env=environ, stdin=DEVNULL)
+            completed = await anyio.run_process(
+                command, cwd=home.working_folder, env=environ, stdin=DEVNULL
+            )
             assert b'"status":"success"' in completed.stdout, completed.stdout
 
         yield ask
@@ -101,9 +95,9 @@ def cold_cli(*, lean: bool, telemetry: bool = False) -> Callable[[BenchHome], An
 
 
 def mcp_server(
-    command: list[str], tool: str, arguments: dict[str, Any], **environ: str
+    command: list[str], *calls: tuple[str, dict[str, Any]], **environ: str
 ) -> Callable[[BenchHome], Any]:
-    """Start an MCP server and call it through a real client."""
+    """Start an MCP server and call it through a real client, with each of the calls in turn."""
 
     @asynccontextmanager
     async def connect(bench_home: BenchHome) -> AsyncGenerator[Ask]:
@@ -114,12 +108,13 @@ def mcp_server(
             env={**bench_home.environ, **server_environ},
             cwd=bench_home.working_folder,
         )
+        next_call = itertools.cycle(calls)
         with (bench_home.folder / "stderr").open("w") as stderr:
             async with Client(stdio_client(parameters, errlog=stderr)) as client:
                 await client.list_tools()
-                await anyio.sleep(SETTLE_SECONDS)
 
                 async def ask() -> CallToolResult:
+                    tool, arguments = next(next_call)
                     result = await client.call_tool(tool, arguments)
                     assert "nasa" in str(result), result
                     return result
@@ -131,46 +126,53 @@ def mcp_server(
 
 SERVER_COMMAND = [sys.executable, "-m", "gemini_cli_mcp"]
 SERVER_ENVIRON = {"GEMINI_MODEL": MODEL, "GEMINI_MCP_CLI_PATH": str(CLI)}
-OURS_WARM = Contender(
-    "gemini-cli-mcp",
-    mcp_server(SERVER_COMMAND, "search", {"query": QUESTION}, **SERVER_ENVIRON),
-    calls=30,
-    concurrency=(1, 10, 50),
+
+
+def our_server(*tools: str, **environ: str) -> Callable[[BenchHome], Any]:
+    """Start our server and call these tools in turn."""
+    calls = [(tool, {"query": QUESTION}) for tool in tools]
+    return mcp_server(SERVER_COMMAND, *calls, **SERVER_ENVIRON, **environ)
+
+
+OURS = Contender("gemini-cli-mcp", our_server("search"))
+OUR_TOOLS = [
+    Contender(f"gemini-cli-mcp, `{tool}`", our_server(tool))
+    for tool in ("search", "grounded_search", "web_search")
+]
+OUR_DEEP_SEARCH = Contender(
+    "gemini-cli-mcp, `deep_search`",
+    mcp_server(
+        SERVER_COMMAND,
+        ("deep_search", {"query": QUESTION, "max_iterations": 3, "wait_seconds": 120}),
+        **SERVER_ENVIRON,
+    ),
 )
 OURS_COLD = Contender(
-    "gemini-cli-mcp, no shared process",
+    "gemini-cli-mcp, `GEMINI_MCP_READY=0`", our_server("search", GEMINI_MCP_READY="0")
+)
+CLI_LEAN = Contender("`gemini -p`, lean settings", cold_cli())
+
+PEER = Contender(
+    "gemini-mcp-tool 1.1.8",
     mcp_server(
-        SERVER_COMMAND, "search", {"query": QUESTION}, **SERVER_ENVIRON, GEMINI_MCP_WARM="0"
+        ["node", str(PEERS_FOLDER / "node_modules/gemini-mcp-tool/dist/index.js")],
+        ("ask-gemini", {"prompt": QUESTION, "model": MODEL}),
+        GEMINI_MCP_BACKEND="gemini",
     ),
 )
-OURS_DEEP_SEARCH = mcp_server(SERVER_COMMAND, "deep_search", {"query": QUESTION}, **SERVER_ENVIRON)
-CLI_LEAN = Contender("`gemini -p`, cold, our lean settings", cold_cli(lean=True))
-CLI_DEFAULT = Contender("`gemini -p`, cold, as installed", cold_cli(lean=False))
-
-PEERS = [
-    Contender(
-        "gemini-mcp-tool 1.1.8",
-        mcp_server(
-            ["node", str(PEERS_FOLDER / "node_modules/gemini-mcp-tool/dist/index.js")],
-            "ask-gemini",
-            {"prompt": QUESTION, "model": MODEL},
-            GEMINI_MCP_BACKEND="gemini",
-        ),
-    ),
+OTHER_PEERS = [
     Contender(
         "@choplin/mcp-gemini-cli 0.2.0",
         mcp_server(
             [str(PEERS_FOLDER / "node_modules/.bin/mcp-gemini-cli")],
-            "googleSearch",
-            {"query": QUESTION, "model": MODEL},
+            ("googleSearch", {"query": QUESTION, "model": MODEL}),
         ),
     ),
     Contender(
         "gemini-bridge 1.3.2",
         mcp_server(
             [str(PEERS_FOLDER / "venv/bin/gemini-bridge")],
-            "web_search",
-            {"query": QUESTION, "directory": str(ROOT / "docs")},
+            ("web_search", {"query": QUESTION, "directory": str(ROOT / "docs")}),
         ),
     ),
 ]

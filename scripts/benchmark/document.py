@@ -3,36 +3,46 @@
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
 
-from scripts.benchmark.contenders import CLI, ROOT
-from scripts.benchmark.gateway import STREAMS, GatewayResults
-from scripts.benchmark.measure import API_DELAY, TEXT_SIZES, Measurement
-from scripts.benchmark.team_server_load import CALLS, CLIENTS, LoadResults
+from scripts.benchmark.contenders import CLI, OUR_TOOLS, OURS, PEER, ROOT
+from scripts.benchmark.samples import Samples
+from scripts.benchmark.waits import (
+    SEARCHES_PER_TURN,
+    SECONDS_AFTER_START,
+    Bursts,
+    CallsAfterStart,
+    IdleServer,
+    SingleCalls,
+    realistic,
+)
 
 TEMPLATES = Path(__file__).parent
-CHART_WIDTH, ROW_HEIGHT, BAR_X, FIRST_ROW_Y = 760, 34, 290, 46
+CHART_WIDTH, BAR_HEIGHT, BAR_X, FIRST_Y = 760, 25, 250, 58
 """Pixels."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """All results of one run."""
+    """All results of one run, by the name of the contender where there are several."""
 
-    measurements: Sequence[Measurement]
-    """Ours first (warm, then a process per call), then the CLI itself, then peers."""
-    startup: tuple[float, float]
-    deep_search: tuple[float, int]
-    telemetry: tuple[float, float]
-    citation_gate: tuple[float, float]
-    json_finder: dict[str, list[float]]
-    gateway: GatewayResults
-    load: LoadResults
+    turns: Mapping[str, Mapping[int, Samples]]
+    """By number of searches."""
+    single_calls: Mapping[str, SingleCalls]
+    memory: Mapping[str, float]
+    after_start: Mapping[str, CallsAfterStart]
+    alternating: Mapping[str, SingleCalls]
+    """By number of processes kept ready."""
+    bursts: Mapping[str, Mapping[int, Bursts]]
+    """By number of calls."""
+    deep_search: tuple[Samples, int]
+    idle_server: IdleServer
+    startup: tuple[Samples, Samples]
 
 
 def write_docs(results: Results) -> None:
@@ -41,102 +51,115 @@ def write_docs(results: Results) -> None:
 
 
 def render_page(results: Results) -> str:
+    limit = realistic().seconds
+    peer = results.single_calls[PEER.name]
+    bursts = results.bursts[OURS.name]
+    deep_search, rounds = results.deep_search
     startup, bare_startup = results.startup
-    round_overhead, rounds = results.deep_search
-    warm = results.measurements[0]
-    return (
-        (TEMPLATES / "page.md")
-        .read_text(encoding="utf-8")
-        .format(
-            date=f"{datetime.now(UTC):%Y-%m-%d}",
-            machine=_describe_machine(),
-            sequential=_rows(_sequential_row(item, warm) for item in results.measurements),
-            api_delay=API_DELAY,
-            min_seconds=warm.requests * API_DELAY,
-            concurrent=_rows(_concurrent_row(item) for item in results.measurements),
-            startup=startup,
-            bare_startup=bare_startup,
-            startup_ratio=startup / bare_startup,
-            rounds=rounds,
-            round_overhead=round_overhead,
-            telemetry_on=results.telemetry[0],
-            telemetry_off=results.telemetry[1],
-            gate=results.citation_gate[0] * 1000,
-            parse=results.citation_gate[1] * 1000,
-            gate_ratio=results.citation_gate[0] / results.citation_gate[1],
-            through=results.gateway.through * 1000,
-            direct=results.gateway.direct * 1000,
-            added=(results.gateway.through - results.gateway.direct) * 1000,
-            stream_count=STREAMS,
-            streams=results.gateway.streams_through,
-            streams_direct=results.gateway.streams_direct,
-            streams_searching=results.gateway.streams_searching,
-            errors=results.gateway.errors,
-            load_calls=CALLS,
-            clients=CLIENTS,
-            served=results.load.served,
-            load_direct=results.load.direct,
-            load_ratio=results.load.served / results.load.direct,
-            outcomes=", ".join(f"{count} {name}" for name, count in results.load.outcomes.items()),
-            memory_before=results.load.memory[0],
-            memory_after=results.load.memory[1],
-            left=results.load.leftovers or "none",
-            sizes=" | ".join(f"{size // 1000:,} kB" for size in TEXT_SIZES),
-            rule="---|" * len(TEXT_SIZES),
-            json_finder=_rows(
-                [name, *(f"{value:.4f}" for value in seconds), f"{seconds[-1] / seconds[-2]:.1f} ×"]
-                for name, seconds in results.json_finder.items()
-            ),
-        )
+    template = (TEMPLATES / "page.md").read_text(encoding="utf-8")
+    return template.format(
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        machine=_describe_machine(),
+        limit=limit,
+        turns=_rows(
+            [name, *(_against_limit(samples[count], limit) for count in SEARCHES_PER_TURN)]
+            for name, samples in results.turns.items()
+        ),
+        single_calls=_rows(
+            _single_calls_row(name, calls, peer, results.memory[name])
+            for name, calls in results.single_calls.items()
+        ),
+        seconds_header=" | ".join(f"after {seconds} s" for seconds in SECONDS_AFTER_START),
+        after_start=_rows(
+            [name, *map(str, calls.first.values()), str(calls.tenth)]
+            for name, calls in results.after_start.items()
+        ),
+        alternating=_rows(
+            [count, str(calls.samples), _count_processes(calls)]
+            for count, calls in results.alternating.items()
+        ),
+        bursts=_rows(
+            [name, str(count), str(burst.first), str(burst.second), f"{burst.cli_memory:,.0f}"]
+            for name, by_count in results.bursts.items()
+            for count, burst in by_count.items()
+        ),
+        burst_ratio=bursts[50].second.median / _one_call(bursts),
+        one_call=_one_call(bursts),
+        rounds=rounds,
+        deep_search=deep_search,
+        deep_search_limit=limit * rounds,
+        deep_search_ratio=deep_search.median / (limit * rounds),
+        startup=startup,
+        bare_startup=bare_startup,
+        startup_ratio=startup.median / bare_startup.median,
+        server_memory=results.idle_server.server,
+        ready_memory=results.idle_server.gemini,
+        late_count=results.idle_server.late_count or "none",
+        late_memory=results.idle_server.late_server + results.idle_server.late_gemini,
     )
 
 
 def render_chart(results: Results) -> str:
-    """Render a bar chart of the median seconds per call."""
-    slowest = max(item.median for item in results.measurements)
-    bars: list[str] = []
-    for row, item in enumerate(results.measurements):
-        y = FIRST_ROW_Y + ROW_HEIGHT * row
-        width = max(3, (CHART_WIDTH - BAR_X - 150) * item.median / slowest)
-        ratio = item.median / results.measurements[0].median
-        label = f"{item.median:.2f} s" + (f", {ratio:.0f} ×" if row else "")
-        name = escape(item.name.replace("`", ""))
-        fill = "#9aa0a6" if row else "#1a73e8"
-        bars += [
-            f'<text x="{BAR_X - 12}" y="{y + 17}" text-anchor="end">{name}</text>',
-            f'<rect x="{BAR_X}" y="{y + 2}" width="{width:.0f}" height="21" rx="3" fill="{fill}"/>',
-            f'<text x="{BAR_X + width + 9:.0f}" y="{y + 17}">{label}</text>',
-        ]
-    height = FIRST_ROW_Y + ROW_HEIGHT * len(results.measurements) + 14
+    """Render the median seconds of a call, by number of searches in a turn."""
+    limit = realistic().seconds
+    slowest = max(s.median for samples in results.turns.values() for s in samples.values())
+    scale = (CHART_WIDTH - BAR_X - 90) / slowest
+    shapes: list[str] = []
+    y = FIRST_Y
+    for count in SEARCHES_PER_TURN:
+        title = f"{count} search{'es' if count > 1 else ''}"
+        shapes.append(f'<text x="16" y="{y + 17}" font-weight="600">{title}</text>')
+        for name, samples in results.turns.items():
+            seconds = samples[count].median
+            width = seconds * scale
+            fill = "#1a73e8" if name == OURS.name else "#9aa0a6"
+            label = escape(name.replace("`", ""))
+            shapes += [
+                f'<text x="{BAR_X - 10}" y="{y + 17}" text-anchor="end">{label}</text>',
+                f'<rect x="{BAR_X}" y="{y + 3}" width="{width:.0f}" height="19" rx="3" '
+                f'fill="{fill}"/>',
+                f'<text x="{BAR_X + width + 8:.0f}" y="{y + 17}">{seconds:.1f} s</text>',
+            ]
+            y += BAR_HEIGHT
+        y += 12
+    limit_x = round(BAR_X + limit * scale)
+    shapes.append(
+        f'<line x1="{limit_x}" y1="{FIRST_Y - 8}" x2="{limit_x}" y2="{y - 8}" stroke="#188038" '
+        f'stroke-width="2" stroke-dasharray="4 3"/>'
+        f'<text x="{limit_x}" y="{FIRST_Y - 13}" text-anchor="middle" fill="#188038">'
+        f"the API’s own time: {limit:g} s</text>"
+    )
     template = (TEMPLATES / "chart_template.svg").read_text(encoding="utf-8")
-    return template.format(width=CHART_WIDTH, height=height, bars="\n".join(bars))
+    return template.format(width=CHART_WIDTH, height=y + 2, shapes="\n".join(shapes))
 
 
 def _rows(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _sequential_row(item: Measurement, warm: Measurement) -> list[str]:
+def _against_limit(samples: Samples, limit: float) -> str:
+    return f"{samples}: {samples.median / limit:.2f} ×"
+
+
+def _single_calls_row(name: str, calls: SingleCalls, peer: SingleCalls, memory: float) -> list[str]:
+    ratio = peer.samples.median / calls.samples.median
+    is_ours = name in {contender.name for contender in OUR_TOOLS}
     return [
-        item.name,
-        f"{item.median:.3f}",
-        f"{item.worst:.3f}",
-        f"{item.median / warm.median:.1f} ×",
-        f"{item.requests:.0f}",
-        f"{item.kilobytes:.1f}",
-        f"{item.memory:.0f}",
+        name,
+        str(calls.samples),
+        f"{ratio:.1f} ×" if is_ours else "–",
+        _count_processes(calls) if is_ours else "–",
+        f"{calls.kilobytes:.1f}",
+        f"{memory:.0f}",
     ]
 
 
-def _concurrent_row(item: Measurement) -> list[str]:
-    cells = [
-        f"{item.concurrent[count]:.2f} ({item.cli_memory[count]:.0f})"
-        if count in item.concurrent
-        else "–"
-        for count in (1, 10, 50)
-    ]
-    ratio = f"{item.concurrent[50] / item.concurrent[1]:.2f} ×" if 50 in item.concurrent else "–"
-    return [item.name, *cells, ratio]
+def _count_processes(calls: SingleCalls) -> str:
+    return ", ".join(f"{count} {process}" for process, count in calls.processes.items())
+
+
+def _one_call(bursts: Mapping[int, Bursts]) -> float:
+    return Samples([*bursts[1].first.seconds, *bursts[1].second.seconds]).median
 
 
 def _describe_machine() -> str:

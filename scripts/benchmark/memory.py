@@ -29,11 +29,7 @@ def track_peak(*excluded_pids: int) -> Generator[Peak]:
 
     def sample() -> None:
         while not stopped.wait(SAMPLE_SECONDS):
-            sizes = {
-                pid: resident_megabytes(pid)
-                for pid in descendants(os.getpid())
-                if pid not in excluded_pids
-            }
+            sizes = processes(*excluded_pids)
             peak.total = max(peak.total, sum(sizes.values()))
             cli = sum(size for pid, size in sizes.items() if is_cli(pid))
             peak.cli = max(peak.cli, cli)
@@ -45,6 +41,18 @@ def track_peak(*excluded_pids: int) -> Generator[Peak]:
     finally:
         stopped.set()
         thread.join()
+
+
+def cli_processes(*excluded_pids: int) -> dict[int, float]:
+    """Return the megabytes of each gemini process that this process has started, by pid."""
+    return {pid: size for pid, size in processes(*excluded_pids).items() if is_cli(pid)}
+
+
+def processes(*excluded_pids: int) -> dict[int, float]:
+    """Return the megabytes of each process that this process has started, by pid."""
+    return {
+        pid: resident_megabytes(pid) for pid in descendants(os.getpid()) if pid not in excluded_pids
+    }
 
 
 def descendants(pid: int) -> list[int]:
