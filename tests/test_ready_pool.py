@@ -22,12 +22,13 @@ from gemini_cli_mcp.providers.gemini.launcher import Launcher, ProcessKind
 from gemini_cli_mcp.providers.gemini.process_pools import ProcessSource
 from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 from gemini_cli_mcp.providers.gemini.ready_plan import ReadyPlan
-from gemini_cli_mcp.providers.gemini.ready_process import is_recent
+from gemini_cli_mcp.providers.gemini.ready_process import ReadyProcess, is_recent
 from gemini_cli_mcp.providers.gemini.sign_ins import SignIns
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research import requests
+from gemini_cli_mcp.research.deep_search import DeepSearchEvent, RoundFinished, deep_search
 from gemini_cli_mcp.research.grounded_search import grounded_search
-from gemini_cli_mcp.research.requests import SearchRequest
+from gemini_cli_mcp.research.requests import DeepSearchRequest, SearchRequest
 from gemini_cli_mcp.research.researcher import Researcher
 from gemini_cli_mcp.research.results import GroundedResult, SearchResult
 from gemini_cli_mcp.research.search import search
@@ -80,6 +81,7 @@ class Program:
         self._researcher = researcher
         [self.provider] = providers.configured
         assert isinstance(self.provider, GeminiCliProvider) and providers.pools
+        self._pools = providers.pools
         self.source = ProcessSource(providers.pools, self.provider.search_kind)
         self.limiter = providers.limiter
 
@@ -87,9 +89,16 @@ class Program:
         context = CallContext(progress=self._stub.messages.append)
         return await search(SearchRequest(query), context, self._researcher)
 
+    def deep_search(self, rounds: int) -> AsyncGenerator[DeepSearchEvent]:
+        return deep_search(DeepSearchRequest(QUESTION, rounds), CallContext(), self._researcher)
+
     async def grounded_search(self) -> GroundedResult:
         request = requests.parse_grounded_search({"query": QUESTION}, self._researcher.settings)
         return await grounded_search(request, CallContext(), self._researcher)
+
+    @property
+    def has_waiting_process(self) -> bool:
+        return self._pools.ready.has_process
 
     def waiting_pids(self) -> list[int]:
         return dedicated_pids(self._stub)
@@ -157,12 +166,12 @@ async def test_searches_of_one_turn_run_at_the_same_time(real_cli: Stub, api: Fa
     assert len(result.metadata.queries) == 4
 
 
-async def test_every_tool_uses_a_process_started_ahead(cli: Stub, api: FakeApi) -> None:
+async def test_single_searches_use_a_process_started_ahead(cli: Stub, api: FakeApi) -> None:
     processes: dict[str, list[Any]] = {}
     async with in_process_client(cli) as client:
         await client.list_tools()
         await eventually(lambda: dedicated_pids(cli))
-        for tool in ("search", "grounded_search", "web_search", "deep_search"):
+        for tool in ("search", "grounded_search", "web_search"):
             processes[tool] = []
             for _ in range(2):
                 await eventually(lambda: dedicated_pids(cli))
@@ -172,7 +181,17 @@ async def test_every_tool_uses_a_process_started_ahead(cli: Stub, api: FakeApi) 
 
     assert processes["search"] == ["ready", "ready"]
     assert processes["grounded_search"][1:] == processes["web_search"][1:] == ["ready"]
-    assert processes["deep_search"][1:] == ["ready"]
+
+
+async def test_the_rounds_of_a_deep_search_use_processes_started_ahead(
+    cli: Stub, api: FakeApi
+) -> None:
+    async with program(cli) as running:
+        await running.wait_ready()
+        async for event in running.deep_search(rounds=3):
+            if isinstance(event, RoundFinished):
+                await running.wait_ready()
+        assert running.limiter.finished_runs == {"ready": 3}
 
 
 async def test_the_gateways_searches_use_a_process_started_ahead(cli: Stub, api: FakeApi) -> None:
@@ -403,6 +422,44 @@ async def test_a_process_is_replaced_before_it_is_too_old(cli: Stub) -> None:
     async with program(cli) as running:
         [pid] = await running.wait_ready()
         await eventually(lambda: not is_alive(pid) and running.waiting_pids())
+
+
+async def test_records_of_processes_that_got_no_prompt_are_deleted(cli: Stub) -> None:
+    cli.limits = Limits(ready_max_age=0.5, ready_start_time=0.05)
+    old = time.time() - 3600
+    context = '{"sessionId": "1"}\n{"$set": {"messages": []}}\n'
+    async with program(cli) as running:
+        await running.wait_ready()
+        [home] = cli.config_dir.glob("servers/*/*/home")
+        chats = home / ".gemini/tmp/work/chats"
+        chats.mkdir(parents=True, exist_ok=True)
+        records = {name: chats / f"session-2026-11-19T00-00-{name}.jsonl" for name in "abc"}
+        for name, record in records.items():
+            record.write_text(context + ('{"type": "user"}\n' if name == "c" else ""))
+            if name != "b":
+                os.utime(record, (old, old))
+        await eventually(lambda: not records["a"].exists())
+        assert records["b"].exists()  # perhaps its process still waits
+        assert records["c"].exists()  # its run is in progress
+
+
+async def test_a_call_that_is_cancelled_with_the_program_leaves_no_process(
+    cli: Stub, mocker: MockerFixture
+) -> None:
+    is_outdated = ReadyProcess.is_outdated
+
+    async def check_slowly(process: ReadyProcess) -> bool:
+        await anyio.sleep(0.2)
+        return await is_outdated(process)
+
+    async with program(cli) as running:
+        await running.wait_ready()
+        mocker.patch.object(ReadyProcess, "is_outdated", check_slowly)
+        call = asyncio.ensure_future(running.search())
+        await eventually(lambda: not running.has_waiting_process)
+        asyncio.get_running_loop().call_later(0.1, call.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ RUN_START_TIME = 0.5
 API."""
 FIRST_START_DELAY = 0.3
 """Seconds from the handshake to the first start."""
+SLOT_TIMEOUT = 1.0
+"""Maximum seconds for calls to give their processes back when the program ends."""
 SIGN_IN_CHECK_INTERVAL = 5.0
 """Same if none may be started: the CLI is not an official one, or not signed in."""
 
@@ -46,6 +48,8 @@ class ReadyPool:
         self._plan = ReadyPlan(settings.ready_count)
         self._backoff = RestartBackoff(settings.limits.restart_delays)
         self._waiting: list[ReadyProcess] = []
+        self._open_slots = 0
+        """Number of processes that were taken and are neither used nor given back yet."""
         self._runs: set[_Run] = set()
         """The runs in progress."""
         self._running_since = math.inf
@@ -69,6 +73,7 @@ class ReadyPool:
         for process in self._waiting:
             if process.kind == kind and process.is_alive(self._limits.ready_max_age):
                 self._waiting.remove(process)
+                self._open_slots += 1
                 self._notify()
                 return ReadySlot(process, self)
         return None
@@ -92,9 +97,11 @@ class ReadyPool:
         else:
             self._backoff.record_success(kind)
 
-    def give_back(self, process: ReadyProcess) -> None:
-        """Return a process that was taken and not used."""
-        self._waiting.append(process)
+    def close_slot(self, unused: ReadyProcess | None = None) -> None:
+        """Take notice that a process that was taken is in use, or comes back `unused`."""
+        self._open_slots -= 1
+        if unused:
+            self._waiting.append(unused)
         self._notify()
 
     async def run(self, first: ProcessKind | None) -> None:
@@ -118,8 +125,7 @@ class ReadyPool:
                         await self._changed.wait()
             finally:
                 with anyio.CancelScope(shield=True):
-                    while self._waiting:
-                        await self._discard(self._waiting)
+                    await self._discard_all()
                 tasks.cancel_scope.cancel()
 
     def _notify(self) -> None:
@@ -181,6 +187,14 @@ class ReadyPool:
             for process in discarded:
                 tasks.start_soon(process.discard)
 
+    async def _discard_all(self) -> None:
+        """Stop all processes, also those that calls give back because they are cancelled now."""
+        with anyio.move_on_after(SLOT_TIMEOUT):
+            while self._open_slots:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+        await self._discard(self._waiting)
+
     async def _start_if_possible(self, kind: ProcessKind, tasks: anyio.abc.TaskGroup) -> float:
         """Start a process of this kind, unless it should or must not be started now.
 
@@ -241,6 +255,7 @@ class ReadySlot:
         """Return the process; None if it is outdated."""
         is_outdated = await self._process.is_outdated()
         self._is_used = True
+        self.pool.close_slot()
         if is_outdated:
             await self._process.discard()
             return None
@@ -248,4 +263,4 @@ class ReadySlot:
 
     def release(self) -> None:
         if not self._is_used:
-            self.pool.give_back(self._process)
+            self.pool.close_slot(unused=self._process)

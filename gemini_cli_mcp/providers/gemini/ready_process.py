@@ -16,9 +16,12 @@ from anyio import to_thread
 from gemini_cli_mcp.process.run import StartedCommand
 from gemini_cli_mcp.providers.gemini.dedicated_run import finish_in_thread, prepare_launch
 from gemini_cli_mcp.providers.gemini.launcher import LaunchSpec, ProcessKind, RunLaunch
+from gemini_cli_mcp.providers.gemini.session_record import delete_unused_records
 
 FIRST_INPUT = b"\n"
 """Without any input, the CLI exits after half a second."""
+UNUSED_RECORD_AGE = 600.0
+"""Seconds after which no process can be waiting for its prompt any more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +66,12 @@ class ReadyProcess:
             with suppress(OSError):
                 await self.command.stop()
         finally:
-            await finish_in_thread(lambda: self.launch.delete_files(None))
+            await finish_in_thread(self._delete_files)
+
+    def _delete_files(self) -> None:
+        self.launch.delete_files(None)
+        # The record of this process has an unknown name, and will be deleted when it is old.
+        delete_unused_records(self.launch.home.path, UNUSED_RECORD_AGE)
 
 
 def is_recent(started_at: float, now: float, max_age: float) -> bool:

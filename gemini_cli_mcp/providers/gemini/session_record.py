@@ -9,7 +9,9 @@ first eight characters of the session ID, contains the whole conversation, and i
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -30,6 +32,8 @@ logger = logging.getLogger(__name__)
 _SOURCES_HEADING = "\n\nSources:\n"
 _SOURCE_LINE = re.compile(r"\[(\d+)\] (.*) \((\S+|No URI)\)")
 _AMBIGUOUS_QUERY = re.compile(r"[\r\n]|Sources:")
+LINES_BEFORE_PROMPT = 2
+"""Lines that the CLI writes when it starts."""
 _CITATION = re.compile(r"\[(\d+)\]")
 
 
@@ -65,6 +69,17 @@ class _Message:
     model: str | None
     has_content: bool
     tool_calls: tuple[_ToolCall, ...]
+
+
+def delete_unused_records(home: Path, min_age: float) -> None:
+    """Delete the records that are at least this old and have no prompt: a header, the context."""
+    for path in (home / ".gemini" / "tmp").glob("*/chats/session-*.jsonl"):
+        with suppress(OSError):
+            if (
+                time.time() - path.stat().st_mtime >= min_age
+                and path.read_bytes().count(b"\n") <= LINES_BEFORE_PROMPT
+            ):
+                path.unlink()
 
 
 def read_and_delete_record(
