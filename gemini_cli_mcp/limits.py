@@ -30,10 +30,21 @@ class Limits:
     """Age at which a waiting process is replaced: the CLI reads its settings and the date once."""
     ready_first_use_timeout: float = 120.0
     """Time for a first call; a server that is never asked gives its waiting processes back."""
+    ready_first_start_delay: float = 0.3
+    """From the handshake to the first start: a program may call right after it, and two processes
+    that start at the same time slow each other down."""
     ready_start_time: float = 2.0
     """Time until a process is certainly initialized; then the next one may be started."""
-    ready_prompt_timeout: float = 15.0
-    """Time for a waiting process to accept its prompt; it usually takes milliseconds."""
+    ready_check_interval: float = 0.5
+    """Maximum interval between checks whether a missing process may be started."""
+    ready_prompt_timeout: float = 30.0
+    """Time for a process to accept its prompt. It takes milliseconds, and a few seconds if the
+    process is still initializing itself."""
+    run_start_time: float = 0.5
+    """After the first output of a run: how long it may still need the CPU; then it waits for the
+    API."""
+    run_start_timeout: float = 5.0
+    """Time after which a run without output is considered to wait for something."""
     restart_delays: tuple[float, ...] = (1.0, 5.0, 30.0, 120.0, 600.0)
     """Delays before a process is started again that failed to start or exited before its first
     run."""

@@ -566,12 +566,14 @@ def test_a_folder_readable_by_others_is_reported_and_not_changed(user: Stub) -> 
 def test_a_healthy_setup_passes_the_dry_run(user: Stub) -> None:
     (user.home / ".local/bin/gemini").unlink()
     user.environ["PATH"] = f"{REAL_CLI.parent}{os.pathsep}{user.environ['PATH']}"
+    user.environ["GEMINI_MCP_QUEUE"] = "0"
 
     code, findings = doctor(user)
 
     by_topic = {finding["topic"]: finding for finding in findings}
     assert code == 0
     assert "none of your configuration" in by_topic["isolation"]["message"]
+    assert by_topic["ready process"]["status"] == "ok"
     assert "supported (ACP)" in by_topic["shared process"]["message"]
     assert "0.61.0" in by_topic["gemini CLI"]["message"]
     assert by_topic["desktop apps"]["status"] == "note"  # npm's folder is not on their short PATH

@@ -17,6 +17,7 @@ from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError
 from gemini_cli_mcp.providers.base import Provider
 from gemini_cli_mcp.providers.gemini.acp_lifecycle import Lifecycle, ProcessState
+from gemini_cli_mcp.providers.gemini.dedicated_run import finish_in_thread
 from gemini_cli_mcp.providers.gemini.launcher import Launcher, RunLaunch
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.workspace import Workspace
@@ -154,6 +155,26 @@ async def test_a_missing_cli_is_reported_before_anything_is_started(stub: Stub) 
     assert messages == []
 
 
+async def test_file_work_is_finished_before_a_cancellation_takes_effect() -> None:
+    started, may_finish = threading.Event(), threading.Event()
+    finished: list[bool] = []
+
+    def work() -> None:
+        started.set()
+        may_finish.wait()
+        finished.append(True)
+
+    task = asyncio.ensure_future(finish_in_thread(work))
+    await eventually(started.is_set)
+    task.cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert not task.done()
+    may_finish.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert finished
+
+
 # States of an ACP process
 
 
@@ -172,9 +193,9 @@ async def test_a_process_does_not_return_to_an_earlier_state() -> None:
 async def test_a_process_keeps_the_first_reason_for_its_retirement() -> None:
     lifecycle = Lifecycle(max_drain_time=60)
     lifecycle.retire("idle")
-    lifecycle.retire("exited", 0)
+    lifecycle.retire("exited", 0, has_failed=True)
 
-    assert lifecycle.retired_idle
+    assert not lifecycle.has_failed
 
 
 async def test_a_shorter_drain_time_applies_to_those_who_already_wait() -> None:

@@ -1,11 +1,13 @@
 """Processes that are started ahead, on the real CLI or a fake one, and a fake API on loopback."""
 
 import asyncio
+import errno
 import os
 import signal
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.call_context import CallContext
-from gemini_cli_mcp.errors import CliNotFound, ConfigError
+from gemini_cli_mcp.errors import CliNotFound, ConfigError, ExecutionFailed
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.process import child, run
+from gemini_cli_mcp.process.run import StartedCommand
 from gemini_cli_mcp.providers.gemini.home import Profile
 from gemini_cli_mcp.providers.gemini.launcher import Launcher, ProcessKind
 from gemini_cli_mcp.providers.gemini.process_pools import ProcessSource
@@ -50,7 +54,13 @@ from tests.support.fake_api import SEARCH, FakeApi
 from tests.support.matrix import needs_real_cli
 from tests.support.mcp_server import SEARCH_FRAMES, in_process_client, start_server
 
-QUICK = Limits(ready_start_time=0.05, restart_delays=(0.05,))
+QUICK = Limits(
+    ready_first_start_delay=0,
+    ready_start_time=0.05,
+    ready_check_interval=0.05,
+    run_start_time=0.05,
+    restart_delays=(0.05,),
+)
 LIST_TOOLS = '{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}'
 
 
@@ -295,14 +305,14 @@ async def test_a_process_that_dies_while_it_waits_is_replaced(
 
 
 async def test_a_process_that_dies_at_the_prompt_costs_a_cold_start(
-    cli: Stub, api: FakeApi
+    cli: Stub, api: FakeApi, mocker: MockerFixture
 ) -> None:
-    api.requests.clear()
+    sent_prompt = mocker.spy(StartedCommand, "run")
     async with program(cli) as running:
         [pid] = await running.wait_ready()
         os.kill(pid, signal.SIGSTOP)
         call = asyncio.ensure_future(running.search())
-        await anyio.wait_all_tasks_blocked()
+        await eventually(lambda: sent_prompt.called)
         os.kill(pid, signal.SIGKILL)
         result = await call
 
@@ -312,18 +322,36 @@ async def test_a_process_that_dies_at_the_prompt_costs_a_cold_start(
 
 
 async def test_a_process_that_hangs_at_the_prompt_costs_a_cold_start(
-    cli: Stub, api: FakeApi, clock: Clock
+    cli: Stub, api: FakeApi, clock: Clock, mocker: MockerFixture
 ) -> None:
+    sent_prompt = mocker.spy(StartedCommand, "run")
     async with program(cli) as running:
         [pid] = await running.wait_ready()
         os.kill(pid, signal.SIGSTOP)
         call = asyncio.ensure_future(running.search())
-        await anyio.wait_all_tasks_blocked()
+        await eventually(lambda: sent_prompt.called)
         clock.skip(cli.limits.ready_prompt_timeout)
         result = await call
         assert not is_alive(pid)
 
     assert result.metadata.process == "cold"
+
+
+async def test_a_run_that_dies_after_it_used_the_api_is_not_repeated_unseen(
+    cli: Stub, api: FakeApi
+) -> None:
+    cli.environ["GEMINI_MCP_MAX_CYCLES"] = "1"
+    api.hold_text = QUESTION
+    async with program(cli) as running:
+        [pid] = await running.wait_ready()
+        call = asyncio.ensure_future(running.search())
+        await eventually(lambda: api.waiting == 1)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ExecutionFailed):
+            await call
+        api.release.set()
+
+    assert api.waiting == 1
 
 
 async def test_an_api_error_is_not_taken_for_a_lost_process(cli: Stub, api: FakeApi) -> None:
@@ -338,24 +366,65 @@ async def test_an_api_error_is_not_taken_for_a_lost_process(cli: Stub, api: Fake
     assert "starting gemini" not in cli.messages
 
 
+@pytest.mark.parametrize(
+    ("owner", "step", "error"),
+    [
+        (Launcher, "prepare_run", ConfigError("No space left on device.")),
+        (child, "spawn_child", OSError(errno.EAGAIN, "Resource temporarily unavailable")),
+    ],
+    ids=["the disk is full", "too many processes"],
+)
 async def test_a_process_that_cannot_be_started_is_tried_again(
-    cli: Stub, api: FakeApi, mocker: MockerFixture
+    cli: Stub,
+    api: FakeApi,
+    mocker: MockerFixture,
+    owner: object,
+    step: str,
+    error: Exception,
 ) -> None:
-    failures = 0
-    prepare_run = Launcher.prepare_run
+    real_step = getattr(owner, step)
+    results = iter([error, error])
 
-    def fail_twice(self: Launcher, *arguments: Any) -> Any:
-        nonlocal failures
-        failures += 1
-        if failures <= 2:
-            raise ConfigError("No space left on device.")
-        return prepare_run(self, *arguments)
+    def fail_twice(*arguments: Any) -> Any:
+        if failure := next(results, None):
+            raise failure
+        return real_step(*arguments)
 
-    mocker.patch.object(Launcher, "prepare_run", fail_twice)
+    mocker.patch.object(owner if owner is Launcher else run, step, fail_twice)
     async with program(cli) as running:
         await running.wait_ready()
         assert (await running.search()).metadata.process == "ready"
-    assert failures >= 3
+    assert next(results, None) is None
+
+
+async def test_an_unexpected_error_leaves_the_program_running(
+    cli: Stub, api: FakeApi, mocker: MockerFixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    mocker.patch.object(ReadyProcess, "start", side_effect=RuntimeError("secret"))
+    async with program(cli) as running:
+        await eventually(lambda: "RuntimeError" in caplog.text)
+        assert (await running.search()).metadata.process == "cold"
+    assert "secret" not in caplog.text
+
+
+async def test_a_kind_that_cannot_be_started_does_not_stop_the_others(
+    cli: Stub, api: FakeApi, mocker: MockerFixture
+) -> None:
+    cli.environ["GEMINI_MCP_READY"] = "2"
+    cli.limits = replace(QUICK, restart_delays=(60,))
+    start = ReadyProcess.start
+
+    async def start_search(kind: ProcessKind, *arguments: Any) -> ReadyProcess:
+        if kind != running.source.kind:
+            raise OSError
+        return await start(kind, *arguments)
+
+    mocker.patch.object(ReadyProcess, "start", start_search)
+    async with program(cli) as running:
+        assert (await running.grounded_search()).process == "cold"
+        for _ in range(2):
+            await running.wait_ready()
+            assert (await running.search()).metadata.process == "ready"
 
 
 # Outdated processes
@@ -418,14 +487,14 @@ async def test_after_an_hour_of_sleep_a_process_is_not_used(
 
 
 async def test_a_process_is_replaced_before_it_is_too_old(cli: Stub) -> None:
-    cli.limits = Limits(ready_max_age=0.5, ready_start_time=0.05)
+    cli.limits = replace(QUICK, ready_max_age=0.5)
     async with program(cli) as running:
         [pid] = await running.wait_ready()
         await eventually(lambda: not is_alive(pid) and running.waiting_pids())
 
 
 async def test_records_of_processes_that_got_no_prompt_are_deleted(cli: Stub) -> None:
-    cli.limits = Limits(ready_max_age=0.5, ready_start_time=0.05)
+    cli.limits = replace(QUICK, ready_max_age=0.5)
     old = time.time() - 3600
     context = '{"sessionId": "1"}\n{"$set": {"messages": []}}\n'
     async with program(cli) as running:
@@ -486,7 +555,7 @@ def test_a_process_is_used_for_five_minutes_of_one_day(
 async def test_an_unused_program_gives_its_process_back_until_it_is_asked(
     cli: Stub, api: FakeApi
 ) -> None:
-    cli.limits = Limits(ready_first_use_timeout=0.5, ready_start_time=0.05)
+    cli.limits = replace(QUICK, ready_first_use_timeout=0.5)
     async with program(cli) as running:
         await running.wait_ready()
         await running.wait_ready(0)
@@ -502,13 +571,20 @@ async def test_an_idle_program_gives_its_process_back(cli: Stub, api: FakeApi) -
         await running.wait_ready()
         assert (await running.search()).metadata.process == "ready"
         await running.wait_ready()
+        api.hold_text = QUESTION
+        call = asyncio.ensure_future(running.search())
+        await running.wait_ready(2)  # the run and the next process
+        await anyio.sleep(1.2)  # longer than an idle program keeps it
+        assert len(running.waiting_pids()) == 2
+        api.release.set()
+        assert (await call).metadata.process == "ready"
         await running.wait_ready(0)
         assert (await running.search()).metadata.process == "cold"
 
 
 async def test_several_processes_are_started_one_after_another(cli: Stub) -> None:
     cli.environ["GEMINI_MCP_READY"] = "20"
-    cli.limits = Limits(ready_start_time=0.02)
+    cli.limits = replace(QUICK, ready_start_time=0.02)
     async with program(cli) as running:
         await running.wait_ready(20)
         await anyio.sleep(0.1)
@@ -525,6 +601,7 @@ async def test_zero_starts_nothing_ahead(cli: Stub, api: FakeApi) -> None:
 
 async def test_a_cli_that_is_not_official_is_not_started_ahead(stub: Stub) -> None:
     stub.limits = QUICK
+    stub.environ["GEMINI_API_KEY"] = "test-key"
     async with program(stub) as running:
         result = await running.search()
         await anyio.sleep(0.3)  # long enough for a process to start
@@ -562,7 +639,7 @@ async def test_no_process_starts_before_the_handshake_is_complete(cli: Stub) -> 
     with start_server(cli, initialize) as server:
         assert server.stdin and server.stdout
         assert "serverInfo" in server.stdout.readline()
-        await anyio.sleep(0.5)  # long enough for a process to start
+        await anyio.sleep(1.5)  # long enough for imports and for a process to start
         assert dedicated_pids(cli) == []
         server.stdin.write(initialized + "\n" + LIST_TOOLS + "\n")
         server.stdin.flush()

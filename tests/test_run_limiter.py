@@ -251,17 +251,44 @@ async def test_a_waiting_call_takes_a_process_that_was_started_ahead_meanwhile()
 
 
 async def test_in_a_burst_a_shared_process_comes_before_further_cold_starts() -> None:
-    limiter, source = RunLimiter(2, 10), FakeProcesses(shared=2)
+    limiter, source = RunLimiter(2, 10), FakeProcesses(shared=3)
     async with anyio.create_task_group() as tasks:
         runs = Runs(limiter, source, tasks)
-        await runs.start("a", "b", "c")
-        await runs.end("a")  # a slot for a cold start is free, and two runs are in progress
-        await runs.start("d")
-        assert runs.uses == {"a": "cold", "b": "cold", "c": "shared", "d": "shared"}
-        await runs.end("b", "c")  # the burst is over, although a run is still in the process
+        await runs.start("a", "b", "c", "d")
+        await runs.end("a")  # a slot for a cold start is free, and three runs are in progress
         await runs.start("e")
-        assert runs.uses["e"] == "cold"
+        assert [runs.uses[name] for name in "abcde"] == ["cold", "cold", *["shared"] * 3]
+        await runs.end("b", "e")  # the burst is over, although two runs are still in the process
+        await runs.start("f")
+        assert runs.uses["f"] == "cold"
         await runs.end_all()
+
+
+async def test_calls_that_wait_for_something_else_do_not_delay_a_ready_process() -> None:
+    limiter = RunLimiter(1, 10, max_ready=1)
+    async with anyio.create_task_group() as tasks:
+        searches = Runs(limiter, FakeProcesses(), tasks)
+        await searches.start("a", "b")
+        assert searches.uses == {"a": "cold"}
+        grounded_searches = Runs(limiter, FakeProcesses(ready=1), tasks)
+        await grounded_searches.start("c")
+        assert grounded_searches.uses == {"c": "ready"}
+        await searches.end_all()
+        await grounded_searches.end_all()
+
+
+async def test_a_full_queue_does_not_refuse_a_call_that_need_not_wait() -> None:
+    limiter = RunLimiter(1, 0, max_ready=1)
+    async with anyio.create_task_group() as tasks:
+        runs = Runs(limiter, FakeProcesses(ready=1), tasks)
+        await runs.start("a", "b")
+        assert runs.uses == {"a": "ready", "b": "cold"}
+        with pytest.raises(Busy):
+            async with limiter.acquire(CallContext()):
+                pass
+        await runs.end_all()
+
+    assert (limiter.running, limiter.waiting) == (0, 0)
 
 
 async def test_a_call_that_waits_for_a_cold_start_does_not_block_shared_slots() -> None:

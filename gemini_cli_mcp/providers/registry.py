@@ -134,7 +134,7 @@ class ProviderRegistry:
     async def run_search_pools(self) -> None:
         """Keep processes of the gemini CLI until cancelled; at first for research runs."""
         if self.pools:
-            is_used = "gemini" in self._settings.providers
+            is_used = self._settings.providers[0] == "gemini"
             provider = self._gemini_cli_provider(self._environ)
             await self.pools.run(provider.search_kind if is_used else None)
 

@@ -73,11 +73,11 @@ class RunLimiter:
 
     @property
     def finished_runs(self) -> Mapping[ProcessUse, int]:
-        """Number of runs of the gemini CLI that have ended, by how they got their process."""
+        """Number of runs of the gemini CLI that have returned a result, good or bad, by how they
+        got their process."""
         return self._finished_runs
 
-    def record_run(self, process: ProcessUse) -> None:
-        """Count a run that has ended."""
+    def count_finished_run(self, process: ProcessUse) -> None:
         self._finished_runs[process] += 1
 
     @property
@@ -88,7 +88,7 @@ class RunLimiter:
     @property
     def is_overflowing(self) -> bool:
         """Whether there are more runs than processes of their own for them."""
-        return bool(self._granted["shared"] or self._pending_waiters())
+        return self._is_burst or bool(self._pending_waiters())
 
     @overload
     def acquire(self, context: CallContext) -> AbstractAsyncContextManager[AnyGrant]: ...
@@ -128,14 +128,24 @@ class RunLimiter:
                 return
 
     async def _acquire(self, context: CallContext, source: AnySource | None) -> AnyGrant:
-        # Waiting calls take precedence for dedicated processes, but not for shared slots.
-        is_first = not self._pending_waiters()
-        grant = self._free_grant(source) if is_first else self._shared_grant(source)
-        if grant:
-            self._record_grant(grant, context.owner)
-        else:
-            self._ensure_queue_space(context)
-            grant = await self._wait_for_grant(context, source)
+        future: asyncio.Future[AnyGrant] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(source, context.root in self._admitted, context.owner, future)
+        self._waiters.append(waiter)
+        try:
+            # Other calls may be waiting for processes that this one does not need.
+            self.dispatch()
+            if not future.done():
+                self._ensure_queue_space(waiter)
+                context.progress("waiting for other searches to finish")
+            grant = await future
+        except BaseException:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif future.done() and not future.cancelled() and not future.exception():
+                self._release(
+                    future.result(), context.owner
+                )  # granted just before the cancellation
+            raise
         self._admitted.add(context.root)
         return grant
 
@@ -144,6 +154,7 @@ class RunLimiter:
         has_dedicated = self._dedicated_count < self._max_dedicated
         if has_dedicated and source and (ready := source.take_ready()):
             return Grant("ready", ready=ready)
+        # In a burst, another cold start would take memory, and time from all other runs.
         if self._is_burst and (grant := self._shared_grant(source)):
             return grant
         if has_dedicated and self._granted["cold"] < self._max_cold:
@@ -156,27 +167,11 @@ class RunLimiter:
 
     @property
     def _is_burst(self) -> bool:
-        """Whether a shared process is in use and so many runs are in progress that it is better
-        than another cold start, which would take memory, and time from all others."""
-        return self._granted["shared"] > 0 and self.running >= self._max_cold
+        return self.running > self._max_dedicated
 
     def _shared_grant(self, source: AnySource | None) -> AnyGrant | None:
         shared = source.take_shared() if source else None
         return Grant("shared", shared=shared) if shared else None
-
-    async def _wait_for_grant(self, context: CallContext, source: AnySource | None) -> AnyGrant:
-        context.progress("waiting for other searches to finish")
-        grant: asyncio.Future[AnyGrant] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(source, context.root in self._admitted, context.owner, grant)
-        self._waiters.append(waiter)
-        try:
-            return await grant
-        except BaseException:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif grant.done() and not grant.cancelled() and not grant.exception():
-                self._release(grant.result(), context.owner)  # granted just before the cancellation
-            raise
 
     def _waiters_by_priority(self) -> list[_Waiter]:
         """Return the pending waiters, next one first."""
@@ -212,10 +207,10 @@ class RunLimiter:
             # While calls wait, the order of past grants decides whose turn it is.
             self._last_granted = {name: self._last_granted[name] for name in self._running}
 
-    def _ensure_queue_space(self, context: CallContext) -> None:
+    def _ensure_queue_space(self, new: _Waiter) -> None:
         """Refuse the call if the queue is full, unless it can replace a call of a busier owner."""
-        waiting = self._pending_waiters()
-        if len(waiting) < self._max_waiting or context.root in self._admitted:
+        waiting = [waiter for waiter in self._pending_waiters() if waiter is not new]
+        if len(waiting) < self._max_waiting or new.admitted:
             return
         batches = (len(waiting) + 1) / max(1, self.running)
         busy = Busy(
@@ -233,10 +228,7 @@ class RunLimiter:
             key=lambda waiter: (waiting_by_owner[waiter.owner], waiting.index(waiter)),
             default=None,
         )
-        if (
-            evicted is None
-            or waiting_by_owner[evicted.owner] <= waiting_by_owner[context.owner] + 1
-        ):
+        if evicted is None or waiting_by_owner[evicted.owner] <= waiting_by_owner[new.owner] + 1:
             raise busy
         self._waiters.remove(evicted)
         evicted.grant.set_exception(busy)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import anyio
 from mcp.types import CallToolResult
@@ -122,9 +123,8 @@ async def measure_memory(contender: Contender, api: ApiProcess) -> float:
 
 def process_of(reply: object) -> str:
     """Return how a call to our server got its process, or an empty text."""
-    if isinstance(reply, CallToolResult) and reply.structured_content:
-        return str(reply.structured_content["metadata"].get("process"))
-    return ""
+    content: Any = reply.structured_content if isinstance(reply, CallToolResult) else None
+    return content["metadata"].get("process", "") if content and "metadata" in content else ""
 
 
 @dataclass

@@ -31,7 +31,9 @@ def install(folder: Path) -> Path:
     program = package / "bundle/gemini.js"
     program.parent.mkdir(parents=True)
     (package / "package.json").write_text('{"version": "0.61.0"}')
-    program.write_text(Path(__file__).read_text())
+    # Not `env python3`: that may be a shell script, which starts more processes.
+    source = Path(__file__).read_text().partition("\n")[2]
+    program.write_text(f"#!{sys.executable}\n{source}")
     program.chmod(0o755)
     return program
 

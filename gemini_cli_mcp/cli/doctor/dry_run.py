@@ -110,7 +110,7 @@ async def _check_isolation(
 async def _check_ready_process(
     settings: Settings, workspace: Workspace, environ: dict[str, str]
 ) -> Finding:
-    settings = settings.model_copy(update={"ready": 1, "concurrency": 0, "warm": 0})
+    settings = settings.model_copy(update={"ready": 1, "concurrency": 0, "queue": 1, "warm": 0})
     if await _process_of_a_search(settings, workspace, environ) != "ready":
         return note(
             "ready process",
@@ -123,7 +123,7 @@ async def _check_ready_process(
 async def _check_shared_process(
     settings: Settings, workspace: Workspace, environ: dict[str, str]
 ) -> Finding:
-    settings = settings.model_copy(update={"ready": 0, "concurrency": 0, "warm": 1})
+    settings = settings.model_copy(update={"ready": 0, "concurrency": 0, "queue": 1, "warm": 1})
     if await _process_of_a_search(settings, workspace, environ) != "shared":
         return note(
             "shared process",
@@ -143,7 +143,7 @@ async def _process_of_a_search(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(registry.run_search_pools)
         with (
-            anyio.move_on_after(settings.limits.dry_run_timeout / 3),
+            anyio.move_on_after(settings.limits.dry_run_timeout / 4),
             suppress(GeminiMcpError),
         ):
             while settings.ready and not registry.has_ready_process:

@@ -9,9 +9,6 @@ import anyio
 
 logger = logging.getLogger(__name__)
 
-IDLE = "idle"
-"""Reason for retiring a process that had no runs for too long."""
-
 
 class ProcessState(enum.IntEnum):
     """A process only moves forward, and may skip states."""
@@ -32,7 +29,8 @@ class Lifecycle:
 
     def __init__(self, max_drain_time: float) -> None:
         self._state = ProcessState.STARTING
-        self._retire_reason = ""
+        self.has_failed = False
+        """Whether it was retired because it did not work."""
         self._max_drain_time = max_drain_time
         self._drain_deadline = math.inf
         self._changed = anyio.Event()
@@ -48,11 +46,13 @@ class Lifecycle:
         self._changed.set()
         self._changed = anyio.Event()
 
-    def retire(self, reason: str, timeout: float | None = None) -> None:
+    def retire(
+        self, reason: str, timeout: float | None = None, *, has_failed: bool = False
+    ) -> None:
         """Accept no more runs; give active runs `timeout` seconds to finish."""
         if not self.is_retired:
             logger.info("Retiring ACP process: %s", reason)
-            self._retire_reason = reason
+            self.has_failed = has_failed
         timeout = self._max_drain_time if timeout is None else timeout
         self._drain_deadline = min(self._drain_deadline, anyio.current_time() + timeout)
         self.advance(ProcessState.DRAINING)
@@ -60,11 +60,6 @@ class Lifecycle:
     @property
     def is_retired(self) -> bool:
         return self._state >= ProcessState.DRAINING
-
-    @property
-    def retired_idle(self) -> bool:
-        """Whether it was retired because it was idle."""
-        return self._retire_reason == IDLE
 
     async def wait_for(self, state: ProcessState) -> None:
         """Wait until the process is in this state or a later one."""

@@ -73,6 +73,7 @@ class AcpPool:
             displaced.lifecycle.retire("a process of another kind is needed")
         self._requested = kind
         self._request_changed.set()
+        self._request_changed = anyio.Event()
 
     async def run(self) -> None:
         """Serve requests for processes until cancelled."""
@@ -92,7 +93,6 @@ class AcpPool:
 
     async def _next_request(self) -> ProcessKind:
         while not (kind := self._requested):
-            self._request_changed = anyio.Event()
             await self._request_changed.wait()
         self._requested = None
         return kind
@@ -113,7 +113,7 @@ class AcpPool:
             await process.lifecycle.wait_for(ProcessState.WORN)
             if previous and not process.lifecycle.is_retired:
                 await previous.lifecycle.wait_for(ProcessState.GONE)
-            if process.run_count or process.lifecycle.retired_idle:
+            if process.run_count or not process.lifecycle.has_failed:
                 self._backoff.record_success(kind)
             else:
                 self._backoff.record_failure(kind, spec)

@@ -10,7 +10,7 @@ import anyio.abc
 
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.providers.gemini.acp_client import AcpClient, AcpError, AgentUnavailable
-from gemini_cli_mcp.providers.gemini.acp_lifecycle import IDLE, Lifecycle, ProcessState
+from gemini_cli_mcp.providers.gemini.acp_lifecycle import Lifecycle, ProcessState
 from gemini_cli_mcp.providers.gemini.acp_run import AcpRun
 from gemini_cli_mcp.providers.gemini.acp_sessions import AcpSessions
 from gemini_cli_mcp.providers.gemini.launcher import Launch
@@ -104,19 +104,21 @@ class AcpProcess:
             elif idle_time < self._max_idle:
                 await anyio.sleep(self._max_idle - idle_time)
             else:
-                self.lifecycle.retire(IDLE)
+                self.lifecycle.retire("idle")
                 return
 
     async def _retire_when_exited(self) -> None:
         await self._client.wait_closed()
-        self.lifecycle.retire("exited", 0)
+        self.lifecycle.retire("exited", 0, has_failed=True)
 
     async def _keep_sessions_open(self) -> None:
         try:
             await self._sessions.keep_open()
         except (AgentUnavailable, AcpError, TimeoutError) as error:
             self.lifecycle.retire(
-                f"cannot open sessions ({type(error).__name__})", self._limits.acp_drain_timeout
+                f"cannot open sessions ({type(error).__name__})",
+                self._limits.acp_drain_timeout,
+                has_failed=True,
             )
 
     # Slots

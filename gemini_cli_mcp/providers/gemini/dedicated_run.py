@@ -3,7 +3,6 @@
 import asyncio
 import errno
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -16,8 +15,6 @@ from gemini_cli_mcp.providers.gemini.events import EventLog
 from gemini_cli_mcp.providers.gemini.launcher import RunLaunch
 from gemini_cli_mcp.providers.gemini.run_result import RunResult, read_run_result
 from gemini_cli_mcp.settings.env import Settings
-
-T = TypeVar("T")
 
 
 class DedicatedRun:
@@ -77,11 +74,11 @@ class DedicatedRun:
             raise
 
     def _was_lost(self, completed: Completed) -> bool:
-        """Whether the process ended at the prompt, before the model had answered anything."""
-        events = self._events
-        if completed.end_reason == "idle":
-            return not events.is_stream
-        return completed.end_reason == "exited" and not events.result and not events.has_answered
+        """Whether the process exited or hung at the prompt, before its first event.
+
+        Later it may have used the API, so the run is not simply repeated.
+        """
+        return completed.end_reason in ("exited", "idle") and not self._events.is_stream
 
     async def _run_command(self, command: StartedCommand, first_output_limit: float) -> Completed:
         events = self._events
@@ -121,19 +118,19 @@ class DedicatedRun:
 
 async def prepare_launch(prepare: Callable[[], RunLaunch]) -> RunLaunch:
     """Prepare a run; if this task is cancelled meanwhile, delete what was prepared."""
-    launch, was_cancelled = await finish_in_thread(prepare)
+    prepared: list[RunLaunch] = []
     try:
-        if was_cancelled:
-            raise asyncio.CancelledError  # noqa: TRY301 - like a scope that was cancelled
+        await finish_in_thread(lambda: prepared.append(prepare()))
         await anyio.lowlevel.checkpoint_if_cancelled()
     except BaseException:
-        await finish_in_thread(lambda: launch.delete_files(None))
+        if prepared:
+            await finish_in_thread(lambda: prepared[0].delete_files(None))
         raise
-    return launch
+    return prepared[0]
 
 
-async def finish_in_thread(work: Callable[[], T]) -> tuple[T, bool]:
-    """Do blocking file work to its end; return also whether `Task.cancel()` was called meanwhile.
+async def finish_in_thread(work: Callable[[], object]) -> None:
+    """Do blocking file work to its end, then raise CancelledError if the task was cancelled.
 
     What it creates must not outlive the workspace. A shield blocks cancel scopes, but not
     `Task.cancel()` from Ctrl-C or from an HTTP server that aborts a request.
@@ -146,4 +143,6 @@ async def finish_in_thread(work: Callable[[], T]) -> tuple[T, bool]:
                 await asyncio.wait({working})
             except asyncio.CancelledError:
                 was_cancelled = True
-    return working.result(), was_cancelled
+    working.result()
+    if was_cancelled:
+        raise asyncio.CancelledError

@@ -1,5 +1,6 @@
 """The processes of the CLI that one program keeps: started ahead, and shared."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import anyio
@@ -30,6 +31,10 @@ class ProcessSource:
 
     pools: ProcessPools
     kind: ProcessKind
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Tell the pools about a run, from before it waits for a process until it ends."""
+        return self.pools.ready.in_use(self.kind)
 
     def take_ready(self) -> ReadySlot | None:
         return self.pools.ready.take(self.kind)

@@ -133,15 +133,15 @@ class GeminiCliProvider:
         """Run where the limiter permits it; repeat a run that is lost with its process."""
         quota_key = await to_thread.run_sync(self._quota_key, request.profile)
         self._breakers.raise_if_open(quota_key)
-        source = None
-        if self._pools and request.file is None:  # a correction has its own working folder
-            source = ProcessSource(self._pools, ProcessKind(self._launcher, request.profile))
-            self._pools.ready.record_run(source.kind)
-        for _ in range(MAX_ACP_ATTEMPTS):
-            with suppress(AgentUnavailable):
-                return await self._run_once(request, source, quota_key)
-            logger.info("ACP process lost: repeating its run")
-        return await self._run_once(request, None, quota_key)
+        if not self._pools or request.file:  # a correction has its own working folder
+            return await self._run_once(request, None, quota_key)
+        source = ProcessSource(self._pools, ProcessKind(self._launcher, request.profile))
+        with source.in_use():
+            for _ in range(MAX_ACP_ATTEMPTS):
+                with suppress(AgentUnavailable):
+                    return await self._run_once(request, source, quota_key)
+                logger.info("ACP process lost: repeating its run")
+            return await self._run_once(request, None, quota_key)
 
     async def _run_once(
         self, request: _RunRequest, source: ProcessSource | None, quota_key: str
@@ -158,14 +158,12 @@ class GeminiCliProvider:
         self, grant: Grant[ReadySlot, AcpSlot], request: _RunRequest
     ) -> RunResult:
         process = grant.process
-        try:
-            if grant.shared:
-                result = await grant.shared.run(request.prompt, request.context)
-            elif not (grant.ready and (result := await self._run_ready(grant.ready, request))):
-                process = "cold"
-                result = await self._run_cold(request)
-        finally:
-            self._limiter.record_run(process)
+        if grant.shared:
+            result = await grant.shared.run(request.prompt, request.context)
+        elif not (grant.ready and (result := await self._run_ready(grant.ready, request))):
+            process = "cold"
+            result = await self._run_cold(request)
+        self._limiter.count_finished_run(process)
         return replace(result, reply=replace(result.reply, process=process))
 
     def _quota_key(self, profile: Profile) -> str:
@@ -176,7 +174,7 @@ class GeminiCliProvider:
 
     async def _run_ready(self, slot: ReadySlot, request: _RunRequest) -> RunResult | None:
         """Run in a process that was started ahead; None if it is outdated or lost."""
-        with slot.pool.run_in_progress() as on_output:
+        with slot.pool.run_started() as on_output:
             ready = await slot.use()
             if ready is None:
                 return None
@@ -189,7 +187,7 @@ class GeminiCliProvider:
         """Run in a new process, trying each sign-in in turn."""
         binary = await to_thread.run_sync(self._launcher.find_binary)
         request.context.progress("starting gemini")
-        with self._run_in_progress() as on_output:
+        with self._run_started() as on_output:
             launch = await prepare_launch(
                 lambda: self._launcher.prepare_run(binary, request.profile, request.file)
             )
@@ -203,9 +201,9 @@ class GeminiCliProvider:
                     return result
                 launch = await prepare_launch(partial(prepare_again, launch))
 
-    def _run_in_progress(self) -> AbstractContextManager[Callable[[], None]]:
-        """Tell the pool, if there is one, about a run; see `ReadyPool.run_in_progress`."""
-        return self._pools.ready.run_in_progress() if self._pools else nullcontext(lambda: None)
+    def _run_started(self) -> AbstractContextManager[Callable[[], None]]:
+        """Tell the pool, if there is one, about a run; see `ReadyPool.run_started`."""
+        return self._pools.ready.run_started() if self._pools else nullcontext(lambda: None)
 
     def _dedicated_run(
         self, launch: RunLaunch, request: _RunRequest, on_output: Callable[[], None]

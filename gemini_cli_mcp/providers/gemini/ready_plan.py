@@ -5,7 +5,7 @@ that no process is started and stopped for nothing; a kind that is used twice in
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gemini_cli_mcp.providers.gemini.launcher import ProcessKind
 
@@ -27,6 +27,10 @@ class ReadyPlan:
     def kinds(self) -> Sequence[ProcessKind]:
         """The kind of each process to keep ready; a kind may occur several times."""
         return self._kinds
+
+    def missing(self, kinds: Iterable[ProcessKind]) -> list[ProcessKind]:
+        """Return the kinds of which there are too few in `kinds`."""
+        return list(Counter(self._kinds) - Counter(kinds))
 
     def fill(self, kind: ProcessKind) -> None:
         """Use this kind for all processes that have none yet."""

@@ -7,8 +7,8 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -20,22 +20,19 @@ from gemini_cli_mcp.providers.gemini.launcher import LaunchSpec, ProcessKind
 from gemini_cli_mcp.providers.gemini.ready_plan import ReadyPlan
 from gemini_cli_mcp.providers.gemini.ready_process import ReadyProcess
 from gemini_cli_mcp.providers.gemini.restart_backoff import RestartBackoff
+from gemini_cli_mcp.providers.gemini.started_runs import StartedRuns
 from gemini_cli_mcp.providers.run_limiter import RunLimiter
 from gemini_cli_mcp.settings.env import Settings
 
 logger = logging.getLogger(__name__)
 
-CHECK_INTERVAL = 0.5
-"""Maximum seconds between checks while a process is missing."""
-RUN_START_TIME = 0.5
-"""Seconds after the first output of a run in which it may still need the CPU; then it waits for the
-API."""
-FIRST_START_DELAY = 0.3
-"""Seconds from the handshake to the first start."""
+SIGN_IN_CHECK_INTERVAL = 5.0
+"""Seconds between checks if no process may be started: the CLI is not an official one, or not
+signed in."""
+ERROR_DELAY = 30.0
+"""Seconds after an unexpected error."""
 SLOT_TIMEOUT = 1.0
 """Maximum seconds for calls to give their processes back when the program ends."""
-SIGN_IN_CHECK_INTERVAL = 5.0
-"""Same if none may be started: the CLI is not an official one, or not signed in."""
 
 
 class ReadyPool:
@@ -50,10 +47,11 @@ class ReadyPool:
         self._waiting: list[ReadyProcess] = []
         self._open_slots = 0
         """Number of processes that were taken and are neither used nor given back yet."""
-        self._runs: set[_Run] = set()
-        """The runs in progress."""
+        self._use_count = 0
+        """Number of runs in progress or waiting for a process."""
+        self._last_use: float | None = None
         self._running_since = math.inf
-        self._last_run_at: float | None = None
+        self._started_runs = StartedRuns(settings.limits)
         self._changed = anyio.Event()
         """Set, and replaced, when there may be something to do."""
 
@@ -62,32 +60,32 @@ class ReadyPool:
         """Whether a process waits for its prompt."""
         return bool(self._waiting)
 
-    def record_run(self, kind: ProcessKind) -> None:
-        """Take notice of a run before it starts; the pool adapts to what is used."""
-        self._last_run_at = time.monotonic()
+    @contextmanager
+    def in_use(self, kind: ProcessKind) -> Generator[None]:
+        """Take notice of a run, before it gets a process; the pool adapts to what is used."""
         self._plan.record_run(kind)
+        self._use_count += 1
         self._notify()
+        try:
+            yield
+        finally:
+            self._use_count -= 1
+            self._last_use = time.monotonic()
+            self._notify()
 
     def take(self, kind: ProcessKind) -> "ReadySlot | None":
         """Take a process of this kind, the oldest first; None if there is none."""
         for process in self._waiting:
-            if process.kind == kind and process.is_alive(self._limits.ready_max_age):
+            if process.kind == kind and process.is_alive:
                 self._waiting.remove(process)
                 self._open_slots += 1
                 self._notify()
                 return ReadySlot(process, self)
         return None
 
-    @contextmanager
-    def run_in_progress(self) -> Generator[Callable[[], None]]:
+    def run_started(self) -> AbstractContextManager[Callable[[], None]]:
         """Start no processes while this run starts; the yielded function reports its output."""
-        run = _Run()
-        self._runs.add(run)
-        try:
-            yield run.record_output
-        finally:
-            self._runs.remove(run)
-            self._notify()
+        return self._started_runs.track()
 
     def record_result(self, kind: ProcessKind, spec: LaunchSpec, *, was_lost: bool) -> None:
         """Take notice of how a process has served its run."""
@@ -109,18 +107,16 @@ class ReadyPool:
         if first:
             self._plan.fill(first)
         self._running_since = time.monotonic()
-        # A program may call right after the handshake; two processes would slow each other down.
-        await anyio.sleep(FIRST_START_DELAY)
+        await anyio.sleep(self._limits.ready_first_start_delay)
         async with anyio.create_task_group() as tasks:
             try:
                 while True:
                     self._changed = anyio.Event()
-                    await self._discard(await self._unusable())
-                    await self._discard(self._surplus())
-                    if kind := next(self._missing_kinds(), None):
-                        seconds = await self._start_if_possible(kind, tasks)
-                    else:
-                        seconds = self._seconds_until_change()
+                    try:
+                        seconds = await self._adjust(tasks)
+                    except Exception as error:  # noqa: BLE001 - searches work without this pool
+                        logger.warning("Nothing can be started ahead (%s)", type(error).__name__)
+                        seconds = ERROR_DELAY
                     with anyio.move_on_after(seconds):
                         await self._changed.wait()
             finally:
@@ -131,12 +127,23 @@ class ReadyPool:
     def _notify(self) -> None:
         self._changed.set()
 
+    async def _adjust(self, tasks: anyio.abc.TaskGroup) -> float:
+        """Stop what must not be used, start what is missing; return seconds until the next time."""
+        await self._discard(await self._unusable())
+        await self._discard(self._surplus())
+        missing = self._plan.missing(process.kind for process in self._waiting)
+        if missing and not self._is_idle:
+            return await self._start_one(missing, tasks)
+        return self._seconds_until_change()
+
     @property
     def _idle_at(self) -> float:
         """When the processes are given back because there have been no runs for too long."""
-        if self._last_run_at is None:
+        if self._use_count:
+            return math.inf
+        if self._last_use is None:
             return self._running_since + self._limits.ready_first_use_timeout
-        return self._last_run_at + self._settings.warm_idle
+        return self._last_use + self._settings.warm_idle
 
     @property
     def _is_idle(self) -> bool:
@@ -152,16 +159,20 @@ class ReadyPool:
 
     async def _unusable(self) -> list[ReadyProcess]:
         """Return the processes that must not be used any more; note those that have failed."""
+        processes = list(self._waiting)
         if self._is_idle:
-            return self._waiting
+            return processes
+        specs = await _launch_specs(process.kind for process in processes)
         unusable: list[ReadyProcess] = []
-        for process in list(self._waiting):
+        for process in processes:
+            if process not in self._waiting:  # taken meanwhile
+                continue
             if process.command.has_exited:
                 logger.info("A process started ahead has exited")
                 self._backoff.record_failure(process.kind, process.spec)
-            if not process.is_alive(self._limits.ready_max_age) or await process.is_outdated():
+            if not process.is_alive or process.spec != specs[process.kind]:
                 unusable.append(process)
-        return [process for process in unusable if process in self._waiting]
+        return unusable
 
     def _surplus(self) -> list[ReadyProcess]:
         """Return the processes that are not in the plan."""
@@ -172,12 +183,6 @@ class ReadyPool:
             if planned[process.kind] < 0:
                 surplus.append(process)
         return surplus
-
-    def _missing_kinds(self) -> Iterator[ProcessKind]:
-        """Yield the kinds of the plan for which there is no process."""
-        if not self._is_idle:
-            waiting = Counter(process.kind for process in self._waiting)
-            yield from (Counter(self._plan.kinds) - waiting).elements()
 
     async def _discard(self, processes: Sequence[ReadyProcess]) -> None:
         """Stop these processes."""
@@ -195,52 +200,57 @@ class ReadyPool:
                 await self._changed.wait()
         await self._discard(self._waiting)
 
-    async def _start_if_possible(self, kind: ProcessKind, tasks: anyio.abc.TaskGroup) -> float:
-        """Start a process of this kind, unless it should or must not be started now.
+    async def _start_one(self, kinds: Sequence[ProcessKind], tasks: anyio.abc.TaskGroup) -> float:
+        """Start a process of one of these kinds, unless none should or must be started now.
 
-        Return the seconds until the next check; 0 if it was started.
+        Return the seconds until the next check; 0 if one was started.
         """
+        specs = await _launch_specs(kinds)
+        if delay := self._start_delay():
+            return delay
+        seconds = SIGN_IN_CHECK_INTERVAL
+        for kind in kinds:
+            spec = specs[kind]
+            if spec and not self._backoff.must_wait(kind, spec):
+                is_started = await self._start(kind, spec, tasks)
+                return 0 if is_started else self._limits.ready_check_interval
+            if spec:
+                seconds = self._limits.ready_check_interval
+        return seconds
+
+    def _start_delay(self) -> float:
+        """Return the seconds until a process may perhaps be started; 0 if it may be now."""
         newest = max((process.started_at for process in self._waiting), default=-math.inf)
         initializing_for = self._limits.ready_start_time - (time.time() - newest)
         if initializing_for > 0:
-            return min(initializing_for, CHECK_INTERVAL)
-        if self._limiter.is_overflowing or any(run.is_starting for run in self._runs):
-            return CHECK_INTERVAL
-        spec = await to_thread.run_sync(kind.launcher.launch_spec)
-        if spec is None:
-            return SIGN_IN_CHECK_INTERVAL
-        if self._backoff.must_wait(kind, spec):
-            return CHECK_INTERVAL
+            return min(initializing_for, self._limits.ready_check_interval)
+        is_busy = self._limiter.is_overflowing or self._started_runs.is_any_starting
+        return self._limits.ready_check_interval if is_busy else 0
+
+    async def _start(self, kind: ProcessKind, spec: LaunchSpec, tasks: anyio.abc.TaskGroup) -> bool:
+        """Start a process; return whether that was possible."""
         try:
-            process = await ReadyProcess.start(kind, spec)
+            process = await ReadyProcess.start(kind, spec, self._limits.ready_max_age)
         except (GeminiMcpError, OSError) as error:
             logger.info("No process could be started ahead (%s)", type(error).__name__)
             self._backoff.record_failure(kind, spec)
-            return CHECK_INTERVAL
+            return False
         self._waiting.append(process)
         tasks.start_soon(self._watch, process)
         self._limiter.dispatch()
-        return 0
+        return True
 
     async def _watch(self, process: ReadyProcess) -> None:
         await process.command.wait_exited()
         self._notify()
 
 
-@dataclass(eq=False)
-class _Run:
-    """A run in progress."""
-
-    _first_output: float | None = None
-
-    def record_output(self) -> None:
-        if self._first_output is None:
-            self._first_output = time.monotonic()
-
-    @property
-    def is_starting(self) -> bool:
-        output = self._first_output
-        return output is None or time.monotonic() - output < RUN_START_TIME
+async def _launch_specs(kinds: Iterable[ProcessKind]) -> Mapping[ProcessKind, LaunchSpec | None]:
+    """Return what processes of these kinds would be started with now."""
+    distinct = set(kinds)
+    return await to_thread.run_sync(
+        lambda: {kind: kind.launcher.launch_spec() for kind in distinct}
+    )
 
 
 @dataclass(eq=False)
@@ -249,18 +259,18 @@ class ReadySlot:
 
     _process: ReadyProcess
     pool: ReadyPool
-    _is_used: bool = False
+    _is_open: bool = True
 
     async def use(self) -> ReadyProcess | None:
         """Return the process; None if it is outdated."""
-        is_outdated = await self._process.is_outdated()
-        self._is_used = True
-        self.pool.close_slot()
-        if is_outdated:
-            await self._process.discard()
+        if await self._process.is_outdated():
+            self.release()  # the pool stops it
             return None
+        self._is_open = False
+        self.pool.close_slot()
         return self._process
 
     def release(self) -> None:
-        if not self._is_used:
+        if self._is_open:
+            self._is_open = False
             self.pool.close_slot(unused=self._process)

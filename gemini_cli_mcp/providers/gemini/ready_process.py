@@ -20,8 +20,8 @@ from gemini_cli_mcp.providers.gemini.session_record import delete_unused_records
 
 FIRST_INPUT = b"\n"
 """Without any input, the CLI exits after half a second."""
-UNUSED_RECORD_AGE = 600.0
-"""Seconds after which no process can be waiting for its prompt any more."""
+RECORD_MARGIN = 300.0
+"""Seconds after the maximum age of processes until an unused record is deleted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +34,10 @@ class ReadyProcess:
     command: StartedCommand
     started_at: float
     """On the system's clock, which also runs while the machine sleeps."""
+    max_age: float
 
     @classmethod
-    async def start(cls, kind: ProcessKind, spec: LaunchSpec) -> "ReadyProcess":
+    async def start(cls, kind: ProcessKind, spec: LaunchSpec, max_age: float) -> "ReadyProcess":
         """Start a process with this spec; raise OSError or GeminiMcpError if that fails."""
         started_at = time.time()
         launch = await prepare_launch(
@@ -50,11 +51,12 @@ class ReadyProcess:
             await finish_in_thread(lambda: launch.delete_files(None))
             raise
         command.send(FIRST_INPUT)
-        return cls(kind, spec, launch, command, started_at)
+        return cls(kind, spec, launch, command, started_at, max_age)
 
-    def is_alive(self, max_age: float) -> bool:
+    @property
+    def is_alive(self) -> bool:
         """Whether it still waits and is young enough."""
-        return not self.command.has_exited and is_recent(self.started_at, time.time(), max_age)
+        return not self.command.has_exited and is_recent(self.started_at, time.time(), self.max_age)
 
     async def is_outdated(self) -> bool:
         """Whether a process that is started now would have another binary or sign-in."""
@@ -71,7 +73,7 @@ class ReadyProcess:
     def _delete_files(self) -> None:
         self.launch.delete_files(None)
         # The record of this process has an unknown name, and will be deleted when it is old.
-        delete_unused_records(self.launch.home.path, UNUSED_RECORD_AGE)
+        delete_unused_records(self.launch.home.path, self.max_age + RECORD_MARGIN)
 
 
 def is_recent(started_at: float, now: float, max_age: float) -> bool:

@@ -73,8 +73,8 @@ class _Message:
 
 def delete_unused_records(home: Path, min_age: float) -> None:
     """Delete the records that are at least this old and have no prompt: a header, the context."""
-    for path in (home / ".gemini" / "tmp").glob("*/chats/session-*.jsonl"):
-        with suppress(OSError):
+    with suppress(OSError):
+        for path in (home / ".gemini" / "tmp").glob("*/chats/session-*.jsonl"):
             if (
                 time.time() - path.stat().st_mtime >= min_age
                 and path.read_bytes().count(b"\n") <= LINES_BEFORE_PROMPT
