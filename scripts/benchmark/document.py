@@ -94,7 +94,7 @@ def render_page(results: Results) -> str:
         startup_ratio=startup.median / bare_startup.median,
         server_memory=results.idle_server.server,
         ready_memory=results.idle_server.gemini,
-        late_count=results.idle_server.late_count or "none",
+        late_count=results.idle_server.late_count or "no",
         late_memory=results.idle_server.late_server + results.idle_server.late_gemini,
     )
 
