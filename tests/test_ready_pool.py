@@ -653,7 +653,7 @@ async def test_no_process_starts_before_the_handshake_is_complete(cli: Stub) -> 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_signal_to_one_server_ends_only_its_processes(
-    cli: Stub, signal_number: signal.Signals
+    cli: Stub, api: FakeApi, signal_number: signal.Signals
 ) -> None:
     initialize, initialized, _ = SEARCH_FRAMES
     frames = (initialize, initialized, LIST_TOOLS)
@@ -667,6 +667,7 @@ async def test_a_signal_to_one_server_ends_only_its_processes(
         await eventually(lambda: second.poll() is not None)
 
     await eventually(lambda: not dedicated_pids(cli) and not cli.leftover_files())
+    assert api.requests == []  # the end of its input is not a prompt
 
 
 # Which kinds
