@@ -37,7 +37,7 @@ class Limits:
     """Time until a process is certainly initialized; then the next one may be started."""
     ready_check_interval: float = 0.5
     """Maximum interval between checks whether a missing process may be started."""
-    ready_prompt_timeout: float = 30.0
+    ready_prompt_timeout: float = 10.0
     """Time for a process to accept its prompt. It takes milliseconds, and a few seconds if the
     process is still initializing itself."""
     run_start_time: float = 0.5

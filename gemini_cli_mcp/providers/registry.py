@@ -36,7 +36,7 @@ class ProviderRegistry:
         keeps_processes: bool = False,
         is_one_shot: bool = False,
     ) -> None:
-        """With `keeps_processes`, `run_pools` keeps processes of the gemini CLI.
+        """With `keeps_processes`, the program may keep processes of the gemini CLI.
 
         `is_one_shot`: the program ends after one call.
         """

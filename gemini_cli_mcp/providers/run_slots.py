@@ -11,7 +11,7 @@ class Slot(Protocol):
     """Permission for one run in a process that exists already."""
 
     def release(self) -> None:
-        """Return the slot."""
+        """Return the slot; called once."""
         ...
 
 

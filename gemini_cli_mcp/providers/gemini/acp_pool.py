@@ -170,7 +170,10 @@ class AcpPool:
         return False
 
     def _launch_spec(self, kind: ProcessKind) -> LaunchSpec | None:
-        """Return the spec for a process started now; None if ACP cannot be used."""
+        """Return the spec for a process started now; None if ACP cannot be used.
+
+        It reads files on the event loop, because slots are granted there.
+        """
         spec = kind.launcher.launch_spec()
         if spec is None:
             return None

@@ -37,8 +37,8 @@ class LaunchSpec:
 
     binary: GeminiBinary
     sign_in: SignIn
-    files: tuple[tuple[int, int], ...]
-    """Inodes and modification times of the binary and the sign-in files."""
+    files: tuple[tuple[int, int, int], ...]
+    """Inodes and times of the last change of the binary and the sign-in files."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,10 @@ class Launcher:
             stats = [path.stat() for path in paths if path]
         except (CliNotFound, OSError, RuntimeError):
             return None
-        return LaunchSpec(binary, sign_in, tuple((stat.st_ino, stat.st_mtime_ns) for stat in stats))
+        # The time of modification can be restored by whoever writes the file; the other one is
+        # the time of creation on Windows.
+        files = tuple((stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
+        return LaunchSpec(binary, sign_in, files)
 
     def prepare_run(self, binary: GeminiBinary, profile: Profile, file: Path | None) -> RunLaunch:
         """Prepare a run with the first sign-in; a correction runs in the folder of `file`."""

@@ -37,8 +37,8 @@ from gemini_cli_mcp.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
-MAX_ACP_ATTEMPTS = 2
-"""Attempts in ACP processes before a run falls back to a dedicated process."""
+MAX_POOL_ATTEMPTS = 2
+"""Attempts of a run that may use processes that exist already, before it gets its own."""
 NO_SIGN_IN_EXIT_CODE = 41
 """The CLI's exit code if it finds no sign-in; a rejected sign-in exits differently."""
 
@@ -137,7 +137,7 @@ class GeminiCliProvider:
             return await self._run_once(request, None, quota_key)
         source = ProcessSource(self._pools, ProcessKind(self._launcher, request.profile))
         with source.in_use():
-            for _ in range(MAX_ACP_ATTEMPTS):
+            for _ in range(MAX_POOL_ATTEMPTS):
                 with suppress(AgentUnavailable):
                     return await self._run_once(request, source, quota_key)
                 logger.info("ACP process lost: repeating its run")

@@ -153,9 +153,8 @@ class ReadyPool:
         """Return the time until a process becomes unusable, if nothing happens before."""
         if self._is_idle:
             return math.inf
-        oldest = min((process.started_at for process in self._waiting), default=math.inf)
-        expires_in = oldest + self._limits.ready_max_age - time.time()
-        return min(self._idle_at - time.monotonic(), expires_in)
+        expires_at = min((process.expires_at for process in self._waiting), default=math.inf)
+        return min(self._idle_at - time.monotonic(), expires_at - time.time())
 
     async def _unusable(self) -> list[ReadyProcess]:
         """Return the processes that must not be used any more; note those that have failed."""
@@ -235,6 +234,7 @@ class ReadyPool:
             logger.info("No process could be started ahead (%s)", type(error).__name__)
             self._backoff.record_failure(kind, spec)
             return False
+        logger.debug("A process was started ahead")
         self._waiting.append(process)
         tasks.start_soon(self._watch, process)
         self._limiter.dispatch()

@@ -9,7 +9,7 @@ one.
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 
 from anyio import to_thread
 
@@ -54,9 +54,14 @@ class ReadyProcess:
         return cls(kind, spec, launch, command, started_at, max_age)
 
     @property
+    def expires_at(self) -> float:
+        """When it must not be used any more."""
+        return expiry_time(self.started_at, self.max_age)
+
+    @property
     def is_alive(self) -> bool:
-        """Whether it still waits and is young enough."""
-        return not self.command.has_exited and is_recent(self.started_at, time.time(), self.max_age)
+        """Whether it still waits and has not expired, nor started in the future."""
+        return not self.command.has_exited and self.started_at <= time.time() < self.expires_at
 
     async def is_outdated(self) -> bool:
         """Whether a process that is started now would have another binary or sign-in."""
@@ -76,7 +81,8 @@ class ReadyProcess:
         delete_unused_records(self.launch.home.path, self.max_age + RECORD_MARGIN)
 
 
-def is_recent(started_at: float, now: float, max_age: float) -> bool:
-    """Whether a process is young enough: it read its settings, and the date, when it started."""
-    has_same_date = date.fromtimestamp(started_at) == date.fromtimestamp(now)
-    return 0 <= now - started_at <= max_age and has_same_date
+def expiry_time(started_at: float, max_age: float) -> float:
+    """Return when a process expires: it read its settings, and the date, when it started."""
+    tomorrow = date.fromtimestamp(started_at) + timedelta(days=1)
+    midnight = datetime.combine(tomorrow, datetime.min.time()).timestamp()
+    return min(started_at + max_age, midnight)
