@@ -157,6 +157,7 @@ def test_user_customizations_and_remote_reporting_are_disabled(workspace: Worksp
     assert not settings["privacy"]["usageStatisticsEnabled"]
     assert settings["telemetry"]["target"] == "local"  # our own file, see the environment
     assert not settings["general"]["enableAutoUpdate"]
+    assert not settings["general"]["sessionRetention"]["enabled"]
 
 
 def test_the_search_uses_the_main_model(workspace: Workspace) -> None:

@@ -27,6 +27,7 @@ from gemini_cli_mcp.providers.gemini.process_pools import ProcessSource
 from gemini_cli_mcp.providers.gemini.provider import GeminiCliProvider
 from gemini_cli_mcp.providers.gemini.ready_plan import ReadyPlan
 from gemini_cli_mcp.providers.gemini.ready_process import ReadyProcess, expiry_time
+from gemini_cli_mcp.providers.gemini.session_record import delete_unused_records
 from gemini_cli_mcp.providers.gemini.sign_ins import SignIns
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research import requests
@@ -502,23 +503,46 @@ async def test_a_process_is_replaced_before_it_is_too_old(cli: Stub) -> None:
         await eventually(lambda: not is_alive(pid) and running.pids())
 
 
+UNUSED_RECORD = '{"sessionId": "1"}\n{"$set": {"messages": []}}\n'
+
+
+def write_record(home: Path, name: str, text: str, age: int) -> Path:
+    """Write a session record of this age in seconds."""
+    path = home / f".gemini/tmp/work/chats/session-2026-11-19T00-00-{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    written_at = time.time() - age
+    os.utime(path, (written_at, written_at))
+    return path
+
+
 async def test_records_of_processes_that_got_no_prompt_are_deleted(cli: Stub) -> None:
     cli.limits = replace(QUICK, ready_max_age=1.5)
-    old = time.time() - 3600
-    context = '{"sessionId": "1"}\n{"$set": {"messages": []}}\n'
     async with program(cli) as running:
         await running.wait_ready()
         [home] = cli.config_dir.glob("servers/*/*/home")
-        chats = home / ".gemini/tmp/work/chats"
-        chats.mkdir(parents=True, exist_ok=True)
-        records = {name: chats / f"session-2026-11-19T00-00-{name}.jsonl" for name in "abc"}
-        for name, record in records.items():
-            record.write_text(context + ('{"type": "user"}\n' if name == "c" else ""))
-            if name != "b":
-                os.utime(record, (old, old))
-        await eventually(lambda: not records["a"].exists())
-        assert records["b"].exists()  # perhaps its process still waits
-        assert records["c"].exists()  # its run is in progress
+        record = write_record(home, "a", UNUSED_RECORD, 3600)
+        await eventually(lambda: not record.exists())
+
+
+@needs_real_cli
+@pytest.mark.long
+async def test_a_cli_that_starts_leaves_the_records_of_others_alone(real_cli: Stub) -> None:
+    real_cli.environ["GEMINI_MCP_READY"] = "2"
+    async with program(real_cli) as running:
+        await running.wait_ready(2)
+        records = "servers/*/*/home/.gemini/tmp/*/chats/session-*.jsonl"
+        await eventually(lambda: len(list(real_cli.config_dir.glob(records))) == 2)
+
+
+def test_records_that_may_be_in_use_are_kept(tmp_path: Path) -> None:
+    unused = write_record(tmp_path, "a", UNUSED_RECORD, 100)
+    waiting = write_record(tmp_path, "b", UNUSED_RECORD, 20)
+    running = write_record(tmp_path, "c", UNUSED_RECORD + '{"type": "user"}\n', 100)
+
+    delete_unused_records(tmp_path, min_age=60)
+
+    assert (unused.exists(), waiting.exists(), running.exists()) == (False, True, True)
 
 
 async def test_a_call_that_is_cancelled_with_the_program_leaves_no_process(

@@ -165,6 +165,8 @@ def _build_settings(profile: Profile, sign_in: SignIn, limits: Limits) -> dict[s
             "enableAutoUpdateNotification": False,
             "topicUpdateNarration": False,
             "plan": {"enabled": False},
+            # Otherwise it deletes the records of processes that still wait for their prompt.
+            "sessionRetention": {"enabled": False},
         },
         "context": {
             "includeDirectoryTree": False,
