@@ -142,9 +142,8 @@ class RunLimiter:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
             elif future.done() and not future.cancelled() and not future.exception():
-                self._release(
-                    future.result(), context.owner
-                )  # granted just before the cancellation
+                # Granted just before the cancellation.
+                self._release(future.result(), context.owner)
             raise
         self._admitted.add(context.root)
         return grant

@@ -8,17 +8,8 @@ from tempfile import TemporaryDirectory
 
 from scripts.benchmark.contenders import SERVER_COMMAND
 from scripts.benchmark.samples import Samples
+from tests.support.mcp_server import INITIALIZE_REQUEST
 
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "bench", "version": "1"},
-    },
-}
 BARE_SERVER_COMMAND = [
     sys.executable,
     "-c",
@@ -49,7 +40,7 @@ def _initialize_seconds(command: list[str], folder: str) -> float:
     ) as server:
         assert server.stdin
         assert server.stdout
-        server.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
+        server.stdin.write(json.dumps(INITIALIZE_REQUEST).encode() + b"\n")
         server.stdin.flush()
         assert b'"result"' in server.stdout.readline()
         return time.perf_counter() - started
