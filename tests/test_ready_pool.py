@@ -19,7 +19,7 @@ from pytest_mock import MockerFixture
 from gemini_cli_mcp.call_context import CallContext
 from gemini_cli_mcp.errors import CliNotFound, ConfigError, ExecutionFailed
 from gemini_cli_mcp.limits import Limits
-from gemini_cli_mcp.process import child, run
+from gemini_cli_mcp.process import run
 from gemini_cli_mcp.process.run import StartedCommand
 from gemini_cli_mcp.providers.gemini.home import Profile
 from gemini_cli_mcp.providers.gemini.launcher import Launcher, ProcessKind
@@ -377,7 +377,7 @@ async def test_an_api_error_is_not_taken_for_a_lost_process(cli: Stub, api: Fake
     ("owner", "step", "error"),
     [
         (Launcher, "prepare_run", ConfigError("No space left on device.")),
-        (child, "spawn_child", OSError(errno.EAGAIN, "Resource temporarily unavailable")),
+        (run, "spawn_child", OSError(errno.EAGAIN, "Resource temporarily unavailable")),
     ],
     ids=["the disk is full", "too many processes"],
 )
@@ -397,7 +397,7 @@ async def test_a_process_that_cannot_be_started_is_tried_again(
             raise failure
         return real_step(*arguments)
 
-    mocker.patch.object(owner if owner is Launcher else run, step, fail_twice)
+    mocker.patch.object(owner, step, fail_twice)
     async with program(cli) as running:
         await running.wait_ready()
         assert (await running.search()).metadata.process == "ready"
