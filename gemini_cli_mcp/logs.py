@@ -5,11 +5,11 @@ contain codes and numbers, and records of libraries are reduced to their source 
 """
 
 import logging
-import select
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from gemini_cli_mcp.platforms.streams import is_writable
 from gemini_cli_mcp.sanitize import redact, replace_unsafe_chars
 
 PACKAGE = "gemini_cli_mcp"
@@ -32,22 +32,12 @@ class _LineFormatter(logging.Formatter):
         return f"[{record.levelname}] {' '.join(message.splitlines())[:MAX_LINE_CHARS]}"
 
 
-class _NonBlockingHandler(logging.StreamHandler["TextIO"]):
+class _NonBlockingHandler(logging.StreamHandler[TextIO]):
     """Drop lines when stderr is not being read; a blocking write would stall the event loop."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if _is_writable(self.stream):
+        if is_writable(self.stream):
             super().emit(record)
-
-
-def _is_writable(stream: TextIO) -> bool:
-    """Return whether a line can be written without blocking; assume so if unknown."""
-    try:
-        poll = select.poll()
-        poll.register(stream.fileno(), select.POLLOUT)
-        return bool(poll.poll(0))
-    except (AttributeError, OSError, ValueError):  # Windows, or a stream without a descriptor
-        return True
 
 
 def _log_location(record: logging.LogRecord) -> str:

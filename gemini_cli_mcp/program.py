@@ -9,6 +9,7 @@ from gemini_cli_mcp.cli.arguments import parse_options
 from gemini_cli_mcp.cli.options import Options
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.platforms.streams import discard_stdout, is_broken_pipe, use_utf8_in_pipes
 from gemini_cli_mcp.sanitize import redact, secret_values
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.variable_names import find_misspelt
@@ -19,15 +20,16 @@ logger = logging.getLogger(__name__)
 def run(arguments: list[str], limits: Limits | None) -> int:
     """Run a command and return its exit code."""
     options = parse_options(arguments)
+    use_utf8_in_pipes(os.environ)
     logs.configure("INFO")
     try:
         code = _run_command(options, limits)
         if sys.stdout:
             sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of our output is gone (`| head`). Redirect stdout, or Python reports the
-        # broken pipe again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if not is_broken_pipe(error):
+            raise
+        discard_stdout()  # its reader is gone (`| head`)
         return 0
     except ConfigError as error:
         return _report_config_error(error, options)

@@ -14,15 +14,14 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import stat
-import sys
 import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
 
 from gemini_cli_mcp.errors import ConfigError
+from gemini_cli_mcp.platforms import files, shell_commands
 
 logger = logging.getLogger(__name__)
 
@@ -32,30 +31,7 @@ LOCK_CONTENT = b"gemini-cli-mcp server folder; removed when its server has ended
 
 Must not change: servers only remove folders whose lock has exactly this content.
 """
-O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-"""Not available on Windows, where links are checked for before a file is opened."""
-
 _SERVER_ID = re.compile(r"[0-9a-f]{16}")
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-else:
-    import fcntl
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
 
 
 class Workspace:
@@ -97,33 +73,35 @@ class Workspace:
                 hint="Remove it, or set GEMINI_MCP_CONFIG_DIR to another folder.",
             )
         for folder in self.accessible_to_others():
-            logger.warning("Other users can access %s; run chmod 700 on it", folder)
+            logger.warning(
+                "Other users can access %s; run `%s`", folder, shell_commands.make_private(folder)
+            )
         root = self._servers / secrets.token_hex(8)
         root.mkdir(mode=0o700)
         lock = -1
         try:
-            lock = os.open(root / LOCK_FILE, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | files.O_BINARY
+            lock = os.open(root / LOCK_FILE, flags, 0o600)
             # Locked before the content is written: a concurrent cleanup finds either an
             # unrecognised file or a held lock.
-            if not _try_lock(lock):
+            if not files.try_lock(lock):
                 raise OSError(None, "files cannot be locked there")  # noqa: TRY301 - handled like the rest
             os.write(lock, LOCK_CONTENT)
         except OSError:  # e.g. a full disk: without its lock, the folder would never be removed
             if lock >= 0:
                 os.close(lock)
-            shutil.rmtree(root, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                files.delete_folder(root)
             raise
         self._lock = lock
         return root
 
     def accessible_to_others(self) -> list[Path]:
         """Return our existing folders that other users can access; their modes are kept."""
-        if sys.platform == "win32":  # modes are meaningless there
-            return []
         return [
             folder
             for folder in (self._servers.parent, self._servers)
-            if folder.is_dir() and stat.S_IMODE(folder.stat().st_mode) & 0o077
+            if folder.is_dir() and files.accessible_to_others(folder)
         ]
 
     def folder(self, *parts: str) -> Path:
@@ -142,12 +120,14 @@ class Workspace:
         try:
             with self.os_errors_as_config_error():
                 descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-                with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+                with os.fdopen(
+                    descriptor, "w", encoding="utf-8", errors="replace", newline="\n"
+                ) as file:
                     file.write(text)
             yield path
         finally:
             try:
-                shutil.rmtree(folder)
+                files.delete_folder(folder)
             except OSError as error:
                 logger.error("Failed to delete temporary file %s: %s", path, error.strerror)
 
@@ -165,9 +145,12 @@ class Workspace:
         """Remove stale folders and return the number of temporary files they contained."""
         removed_files = 0
         for folder in self._server_folders():
-            with contextlib.suppress(OSError), _lock_if_stale(folder):
-                removed_files += sum(1 for _ in folder.rglob("temp-invalid-output-*.txt"))
-                _remove(folder)
+            with contextlib.suppress(OSError):
+                with _lock_if_stale(folder):
+                    count = sum(1 for _ in folder.rglob("temp-invalid-output-*.txt"))
+                    _remove_content(folder)
+                _remove_folder(folder)
+                removed_files += count
         return removed_files
 
     def stale_folders(self) -> list[Path]:
@@ -196,8 +179,9 @@ class Workspace:
             if self._root is None or self._lock is None:
                 return
             with contextlib.suppress(FileNotFoundError):  # already removed
-                _remove(self._root)
+                _remove_content(self._root)
             os.close(self._lock)
+            _remove_folder(self._root)
             self._root = self._lock = None
 
 
@@ -207,7 +191,7 @@ def _is_own_folder(path: Path) -> bool:
         status = path.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and _is_owned_by_user(status)
+    return stat.S_ISDIR(status.st_mode) and files.is_owned_by_user(status)
 
 
 def _is_folder(path: Path) -> bool:
@@ -218,40 +202,45 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _is_owned_by_user(status: os.stat_result) -> bool:
-    return sys.platform == "win32" or status.st_uid == os.getuid()
-
-
 @contextlib.contextmanager
 def _lock_if_stale(folder: Path) -> Generator[None]:
     """Hold a stale lock; OSError if its server is running or the file is not one of our locks.
 
     A missing lock is never created: without one, the folder does not belong to a server.
     """
-    lock = os.open(folder / LOCK_FILE, os.O_RDWR | O_NOFOLLOW)
+    lock = os.open(folder / LOCK_FILE, os.O_RDWR | files.O_NOFOLLOW | files.O_BINARY)
     try:
         status = os.fstat(lock)
-        if not stat.S_ISREG(status.st_mode) or not _is_owned_by_user(status):
+        if not stat.S_ISREG(status.st_mode) or not files.is_owned_by_user(status):
             raise FileNotFoundError
         if os.read(lock, len(LOCK_CONTENT) + 1) != LOCK_CONTENT:
             raise FileNotFoundError
-        if not _try_lock(lock):
+        if not files.try_lock(lock):
             raise BlockingIOError
         yield
     finally:
         os.close(lock)
 
 
-def _remove(folder: Path) -> None:
-    """Remove a server folder, the lock last, so that a later cleanup can find the remains."""
+def _remove_content(folder: Path) -> None:
+    """Remove all that a server folder contains, except its lock."""
     for _ in range(5):  # a child that is exiting may still write to it
         for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.name != LOCK_FILE:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            with contextlib.suppress(OSError):
+                if path.is_dir() and not path.is_symlink():
+                    files.delete_folder(path)
+                elif path.name != LOCK_FILE:
+                    files.delete(path)
         if [path.name for path in folder.iterdir()] == [LOCK_FILE]:
-            shutil.rmtree(folder, ignore_errors=True)
             return
     logger.warning("Failed to remove %s; the next server start tries again", folder)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a server folder of which only the lock is left; a later cleanup finds any remains.
+
+    The lock must not be open: Windows would not delete it.
+    """
+    with contextlib.suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [LOCK_FILE]:
+            files.delete_folder(folder)

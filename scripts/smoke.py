@@ -2,6 +2,7 @@
 
 import os
 import sys
+import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +22,13 @@ CALLS = {
 """Arguments by tool, in call order; the last two tools get the job id of the call before them."""
 
 
+STUB = (
+    Path(sysconfig.get_path("scripts"), "gemini-cli-mcp-stub.exe")
+    if sys.platform == "win32"
+    else Path(__file__).with_name("stub-gemini")
+)
+
+
 async def main() -> int:
     with TemporaryDirectory() as config_dir:
         server = StdioServerParameters(
@@ -28,7 +36,7 @@ async def main() -> int:
             args=["-m", "gemini_cli_mcp"],
             env={
                 **os.environ,
-                "GEMINI_MCP_CLI_PATH": str(Path(__file__).with_name("stub-gemini")),
+                "GEMINI_MCP_CLI_PATH": str(STUB),
                 "GEMINI_MCP_CONFIG_DIR": config_dir,
                 "STUB_GEMINI_SCENARIO": "deep",
             },

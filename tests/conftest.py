@@ -7,7 +7,7 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.process import child
-from tests.support import REDIRECT, Clock, Stub, model_answer, use_real_cli
+from tests.support import IS_WINDOWS, REDIRECT, Clock, Stub, model_answer, use_real_cli
 from tests.support.fake_api import FakeApi, fake_api
 from tests.support.matrix import representatives
 from tests.support.openai_clients import (
@@ -21,6 +21,16 @@ from tests.support.openai_clients import (
     running_gateway,
 )
 from tests.support.scripted_upstream import ScriptedUpstream, scripted_upstream
+
+NEEDS_POSIX = [
+    *("test_faults.py", "test_process.py", "test_acp_pool.py", "test_ready_pool.py"),  # signals
+    *("test_server.py", "test_soak.py"),
+    *("test_cli.py", "test_doctor.py", "test_terminal.py"),  # pseudo-terminals
+    *("test_install.py", "test_packaging.py", "test_docs.py"),  # file modes, bash
+    "test_source_rules.py",  # the source, where Windows tests the wheel
+]
+"""Modules that cannot run on Windows; test_windows.py has what takes their place."""
+collect_ignore = NEEDS_POSIX if IS_WINDOWS else ["test_windows.py"]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from gemini_cli_mcp.settings.upstreams import load_upstreams
 from gemini_cli_mcp.types import Hit
 from tests.support import QUESTION, Stub, model_answer, search_with_sources
 from tests.support.call_trace import entered_files
+from tests.support.matrix import needs_posix
 from tests.support.mcp_server import in_process_client
 from tests.support.openai_clients import gateway_environment
 from tests.support.scripted_upstream import (
@@ -52,6 +53,7 @@ async def running(app: ASGIApp) -> AsyncGenerator[httpx2.AsyncClient]:
             await requests_send.send({"type": "lifespan.shutdown"})
 
 
+@needs_posix
 async def test_a_search_enters_few_files(stub: Stub) -> None:
     stub.plays({"text": model_answer(), "searches": [search_with_sources("blue sky", "nasa")]})
     stub.environ["GEMINI_MCP_WARM"] = "0"  # no background work beside the call

@@ -14,6 +14,7 @@ from gemini_cli_mcp.cli.command_parser import CommandParser
 from gemini_cli_mcp.cli.wording import PROGRAM
 from tests.support import QUESTION, Stub, command, model_answer
 from tests.support.cli import run_command
+from tests.support.matrix import needs_posix
 
 COMMANDS = build_parsers()[1]
 
@@ -121,6 +122,7 @@ def test_help_explains_every_argument_and_shows_it_in_an_example(stub: Stub, nam
 
 
 @pytest.mark.parametrize("name", ["search", "deep-search", "web-search", "completion"])
+@needs_posix
 def test_the_examples_of_the_help_work_as_they_are(stub: Stub, name: str, tmp_path: Path) -> None:
     stub.plays_scenario("good")
     lines = run_command(stub, name, "--help").stdout.partition("examples:\n")[2]
@@ -166,6 +168,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
         ("gemini-cli-mcp deep-search x --output rep", ["report.md"]),
     ],
 )
+@needs_posix
 def test_bash_completes_commands_options_and_values(
     stub: Stub, typed: str, expected: list[str], tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ from tests.support import (
     model_answer,
     search_with_sources,
 )
+from tests.support.matrix import needs_posix
 
 INVENTED = "https://invented.example/page"
 DRAFT = "The sky is blue, a draft says."
@@ -510,6 +511,7 @@ async def test_a_permanent_failure_of_a_later_round_returns_the_last_report(
     ]
 
 
+@needs_posix
 async def test_a_cli_removed_between_rounds_returns_the_last_report(
     stub: Stub, tmp_path: Path
 ) -> None:

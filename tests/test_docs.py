@@ -90,7 +90,8 @@ def test_workflows_are_valid_yaml_and_call_existing_scripts(text: str) -> None:
 def test_every_block_has_a_language_that_is_checked() -> None:
     languages = {block.language for block in BLOCKS}
 
-    assert languages <= {"sh", "json", "jsonc", "yaml", "python", ""}
+    assert languages <= {"sh", "powershell", "json", "jsonc", "yaml", "python", ""}
+    assert all(block.needs for block in blocks("powershell"))  # tried by scripts/windows-test
     assert all(block.page == "design.md" for block in blocks(""))  # the source layout
 
 

@@ -17,11 +17,12 @@ import httpx2
 import pytest
 from pytest_mock import MockerFixture
 
-from gemini_cli_mcp.cli.doctor import models_request, shell_commands
+from gemini_cli_mcp.cli.doctor import models_request
 from gemini_cli_mcp.cli.doctor.command import _wrap
 from gemini_cli_mcp.cli.doctor.environment_checks import check_config_dir
 from gemini_cli_mcp.cli.doctor.findings import LIVE_SEARCH, can_search, ok, problem
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.platforms import shell_commands
 from gemini_cli_mcp.workspace import LOCK_CONTENT, LOCK_FILE
 from tests.support import REAL_CLI, STUB, Result, Stub, command, fake_gemini
 from tests.support.binaries import install_official_cli, make_executable

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,34 @@ async def test_a_signal_to_the_server_leaves_nothing_behind(
         await eventually(lambda: server.poll() is not None)
 
     assert server.returncode == (-9 if signal_number == signal.SIGKILL else 0)
+    await wait_until_nothing_left(stub)
+
+
+MACOS_PROGRAM = """
+import sys
+import mcp.server.stdio  # libraries take this for Linux
+sys.platform = "darwin"
+from gemini_cli_mcp.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(not Path("/bin/ps").exists(), reason="needs ps, as on macOS")
+@pytest.mark.parametrize(
+    "fault",
+    representatives(
+        (fault for fault in FAULTS if fault not in ESCAPING_FAULTS),
+        ["hangs in a search", "has twenty stubborn children"],
+    ),
+)
+async def test_on_macos_a_killed_server_leaves_nothing_behind(stub: Stub, fault: str) -> None:
+    """With its guardian, which finds processes with `ps`, and so misses those that escaped."""
+    stub.plays(FAULTS[fault])
+
+    with start_server(stub, *SEARCH_FRAMES, program=["-c", MACOS_PROGRAM]) as server:
+        await eventually(fault_reached(stub, FAULTS[fault]))
+        server.kill()
+
     await wait_until_nothing_left(stub)
 
 

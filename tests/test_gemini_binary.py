@@ -9,8 +9,10 @@ import pytest
 from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.providers.gemini.binary import find_gemini
 from tests.support.binaries import install_official_cli, make_executable
+from tests.support.matrix import needs_posix
 
 
+@needs_posix
 def test_path_takes_precedence(tmp_path: Path) -> None:
     expected = make_executable(tmp_path / "on-path/gemini")
     make_executable(tmp_path / ".volta/bin/gemini")
@@ -34,12 +36,14 @@ def test_path_takes_precedence(tmp_path: Path) -> None:
         "Library/Application Support/fnm/node-versions/v20.9.0/installation/bin",
     ],
 )
+@needs_posix
 def test_folders_that_desktop_apps_miss_are_searched(tmp_path: Path, folder: str) -> None:
     expected = make_executable(tmp_path / folder / "gemini-test")
 
     assert find_gemini("gemini-test", {"PATH": "/usr/bin", "HOME": str(tmp_path)}).path == expected
 
 
+@needs_posix
 def test_the_newest_of_several_node_versions_is_used(tmp_path: Path) -> None:
     for version in ("v9.9.9", "v22.10.0", "v22.9.0"):
         make_executable(tmp_path / f".nvm/versions/node/{version}/bin/gemini-test")
@@ -49,6 +53,7 @@ def test_the_newest_of_several_node_versions_is_used(tmp_path: Path) -> None:
     assert "v22.10.0" in str(binary.path)
 
 
+@needs_posix
 def test_the_variable_of_a_version_manager_is_respected(tmp_path: Path) -> None:
     expected = make_executable(tmp_path / "elsewhere/bin/gemini-test")
 
@@ -59,6 +64,7 @@ def test_the_variable_of_a_version_manager_is_respected(tmp_path: Path) -> None:
     assert binary.path == expected
 
 
+@needs_posix
 def test_an_official_cli_is_recognised_by_its_package(tmp_path: Path) -> None:
     binary = find_gemini(str(install_official_cli(tmp_path, "0.61.0")), {})
 
@@ -66,6 +72,7 @@ def test_an_official_cli_is_recognised_by_its_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["0.39.0", "0.9.9", "0.39.0-preview.1"])
+@needs_posix
 def test_an_outdated_official_cli_is_rejected_with_an_upgrade_hint(
     tmp_path: Path, version: str
 ) -> None:
@@ -76,6 +83,7 @@ def test_an_outdated_official_cli_is_rejected_with_an_upgrade_hint(
 
 
 @pytest.mark.parametrize("version", ["0.39.1", "0.61.0-nightly.20260801", "1.0"])
+@needs_posix
 def test_a_recent_official_cli_is_accepted(tmp_path: Path, version: str) -> None:
     assert find_gemini(str(install_official_cli(tmp_path, version)), {}).version == version
 
@@ -86,6 +94,7 @@ def test_a_path_without_a_file_is_reported(path: str) -> None:
         find_gemini(path, {})
 
 
+@needs_posix
 def test_a_file_that_is_not_executable_is_reported(tmp_path: Path) -> None:
     (tmp_path / "gemini").write_text("")
 
@@ -106,6 +115,7 @@ shim(process.argv[2], process.argv[3]).catch((error) => { console.error(error); 
 
 @pytest.mark.skipif(not shutil.which("npm"), reason="npm is needed to write the shims")
 @pytest.mark.parametrize("has_node", [True, False])
+@needs_posix
 def test_npms_windows_shims_are_resolved(tmp_path: Path, has_node: bool) -> None:
     script = install_official_cli(tmp_path / "npm", "0.61.0").resolve()
     npm_root = ["npm", "root", "--global"]
@@ -116,16 +126,18 @@ def test_npms_windows_shims_are_resolved(tmp_path: Path, has_node: bool) -> None
     if has_node:
         node_exe.touch()
 
-    binary = find_gemini(str(shim.with_suffix(".cmd")), {"PATH": ""})
+    node = make_executable(tmp_path / "bin/node")
+
+    binary = find_gemini(str(shim.with_suffix(".cmd")), {"PATH": str(node.parent)})
 
     assert binary.version == "0.61.0"
-    assert binary.argv[0] == (str(node_exe) if has_node else "node")
+    assert binary.argv[0] == str(node_exe if has_node else node)
     assert Path(binary.argv[1]).resolve() == script
 
 
-def test_a_batch_file_that_is_not_a_shim_is_not_official(tmp_path: Path) -> None:
-    path = make_executable(tmp_path / "gemini.cmd")
+@pytest.mark.parametrize("suffix", [".cmd", ".bat"])
+def test_a_batch_file_that_is_not_a_shim_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = make_executable(tmp_path / f"gemini{suffix}")
 
-    binary = find_gemini(str(path), {"PATH": ""})
-
-    assert (binary.is_official, binary.argv) == (False, (str(path),))
+    with pytest.raises(CliNotFound, match="batch file that does more than start a Node script"):
+        find_gemini(str(path), {"PATH": ""})

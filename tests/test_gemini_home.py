@@ -18,6 +18,7 @@ from gemini_cli_mcp.providers.gemini.home import (
 from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, available_sign_ins
 from gemini_cli_mcp.workspace import Workspace
 from tests.support import Stub, model_answer
+from tests.support.matrix import needs_posix
 
 SEARCH_PROFILE = Profile("search", ("google_web_search", "web_fetch"), None)
 
@@ -60,6 +61,7 @@ def test_vertex_ai_takes_precedence_over_the_users_files(
     assert available_sign_ins(environ) == [SignIn("vertex-ai")]
 
 
+@needs_posix
 def test_the_users_env_file_is_tried_before_the_login(tmp_path: Path) -> None:
     environ = create_user_home(tmp_path, ".env", "oauth_creds.json")
     folder = tmp_path / ".gemini"
@@ -83,6 +85,7 @@ def test_without_any_sign_in_the_cli_is_still_tried() -> None:
     assert available_sign_ins({"HOME": "/nowhere"}) == [SignIn(None)]
 
 
+@needs_posix
 def test_sign_in_files_are_linked_and_never_copied(tmp_path: Path, workspace: Workspace) -> None:
     [*_, login] = available_sign_ins(create_user_home(tmp_path, ".env", "oauth_creds.json"))
 
@@ -120,6 +123,7 @@ async def test_a_rejected_key_does_not_fall_back_to_the_login(stub: Stub) -> Non
         await stub.search()
 
 
+@needs_posix
 def test_a_sign_in_added_later_is_used(tmp_path: Path, workspace: Workspace) -> None:
     environ = create_user_home(tmp_path)
     [old_sign_in] = available_sign_ins(environ)

@@ -32,6 +32,7 @@ from gemini_cli_mcp.limits import Limits
 from gemini_cli_mcp.providers.antigravity.events import AgyEventLog
 from gemini_cli_mcp.research.grounded_search import error_markdown
 from tests.support import (
+    IS_WINDOWS,
     QUESTION,
     REAL_CLI,
     REDIRECT,
@@ -87,6 +88,8 @@ class Providers:
         api.direct_text = "Blue, says NASA."
 
     def use(self, providers: str) -> None:
+        if IS_WINDOWS and "antigravity" in providers:
+            pytest.skip("scripts/stub-agy needs a shebang")
         self.stub.environ["GEMINI_MCP_PROVIDERS"] = providers
 
     @property

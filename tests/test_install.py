@@ -17,12 +17,12 @@ from mcp import Client, StdioServerParameters
 from pytest_mock import MockerFixture
 
 from gemini_cli_mcp import installation, jsonc
-from gemini_cli_mcp.cli.install import config_file, server_entry
+from gemini_cli_mcp.cli.install import config_file
 from gemini_cli_mcp.cli.install.clients import CLIENTS
 from gemini_cli_mcp.cli.install.config_file import MAX_BYTES
 from gemini_cli_mcp.cli.install.server_entry import SERVER_NAME, starts_this_program
 from gemini_cli_mcp.json_values import object_or_empty
-from gemini_cli_mcp.providers.gemini import binary
+from gemini_cli_mcp.platforms import files, folders
 from tests.support import ROOT, STUB, Stub, command
 from tests.support.binaries import make_executable
 from tests.support.cli import run_command
@@ -348,7 +348,7 @@ def test_a_foreign_group_does_not_prevent_a_change(stub: Stub, mocker: MockerFix
     chown = mocker.patch("os.chown", side_effect=PermissionError(1, "Operation not permitted"))
     status = path.stat()
     other_group = os.stat_result((*status[:5], status.st_gid + 1, *status[6:]))
-    config_file._set_owner(path, other_group)
+    files.keep_owner(path, other_group)
 
     chown.assert_called_once_with(path, -1, status.st_gid + 1)
 
@@ -706,8 +706,7 @@ def test_path_includes_a_node_that_desktop_apps_cannot_find(
     node, system_folder = make_executable(stub.home / "somewhere/node"), stub.home / "system"
     gemini = make_executable(stub.home / "elsewhere/gemini")
     stub.environ |= {"PATH": str(node.parent), "GEMINI_MCP_CLI_PATH": str(gemini)}
-    for module in (binary, server_entry):
-        mocker.patch.object(module, "DESKTOP_APP_PATH", str(system_folder))
+    mocker.patch.object(folders, "POSIX_DESKTOP_PATH", str(system_folder))
     if is_visible:
         make_executable(system_folder / "node")
 
@@ -880,7 +879,11 @@ def test_a_symlinked_file_stays_a_symlink(stub: Stub) -> None:
 
 
 def test_each_platform_has_its_config_files() -> None:
-    environ = {"HOME": "/home/me", "APPDATA": "/home/me/AppData/Roaming"}
+    environ = {
+        "HOME": "/home/me",
+        "USERPROFILE": "/home/me",
+        "APPDATA": "/home/me/AppData/Roaming",
+    }
     paths = {
         platform: [str(client.user_file(environ, platform)) for client in CLIENTS.values()]
         for platform in ("darwin", "win32", "linux")

@@ -9,14 +9,14 @@ import pytest
 
 from tests.support import QUESTION, TOOLS, Stub, command, model_answer, search_with_sources
 from tests.support.matrix import representatives
-from tests.support.mcp_clients import CLIENTS, INSPECTOR, MCP1, needs_node, node
+from tests.support.mcp_clients import CLIENTS, INSPECTOR, MCP1, needs_mcp1, needs_node, node
 
 PROGRESS = ["starting gemini", "asking the model", "searching “blue sky”", "writing the answer"]
 
 
 def clients() -> list[Any]:
     return [
-        pytest.param([str(MCP1), str(CLIENTS / "call_mcp1.py")], id="mcp 1.x"),
+        pytest.param([str(MCP1), str(CLIENTS / "call_mcp1.py")], id="mcp 1.x", marks=needs_mcp1),
         *(
             pytest.param(
                 [node(), str(CLIENTS / "call.mjs"), version],

@@ -37,6 +37,8 @@ def test_the_wheel_contains_every_prompt_and_only_this_package(packages: dict[st
 
     prompts = {f"gemini_cli_mcp/_prompts/{path.name}" for path in (ROOT / "prompts").iterdir()}
     assert prompts <= set(names)
+    stub = zipfile.ZipFile(packages["wheel"]).read("gemini_cli_mcp/_stub_gemini")
+    assert stub == (ROOT / "scripts/stub-gemini").read_bytes()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {
         "gemini_cli_mcp",
         "gemini_cli_research_mcp",
@@ -47,6 +49,7 @@ def test_the_wheel_contains_every_prompt_and_only_this_package(packages: dict[st
 async def test_a_package_works_in_an_empty_environment(
     packages: dict[str, Path], kind: str, tmp_path: Path
 ) -> None:
+    """With the stub CLI that it contains."""
     environment = tmp_path / "venv"
     subprocess.run([UV, "venv", "-q", "--python", sys.executable, environment], check=True)
     install = [UV, "pip", "install", "-q", "--python", environment]
@@ -54,11 +57,18 @@ async def test_a_package_works_in_an_empty_environment(
     subprocess.run([*install, "--no-deps", "--no-build-isolation", packages[kind]], check=True)
     scripts = environment / "bin"
     server = StdioServerParameters(
-        command=str(scripts / "gemini-cli-research-mcp"), cwd=tmp_path, env={"HOME": str(tmp_path)}
+        command=str(scripts / "gemini-cli-research-mcp"),
+        cwd=tmp_path,
+        env={
+            "HOME": str(tmp_path),
+            "PATH": os.pathsep.join((str(scripts), os.environ["PATH"])),
+            "GEMINI_MCP_CLI_PATH": "gemini-cli-mcp-stub",
+        },
     )
 
     async with Client(server) as client:
         tool_names = [tool.name for tool in (await client.list_tools()).tools]
+        result = await client.call_tool("search", {"query": "Why?"})
     prompt_output = subprocess.run(
         [
             scripts / "python",
@@ -74,6 +84,7 @@ async def test_a_package_works_in_an_empty_environment(
     )
 
     assert tool_names == TOOLS
+    assert structured_result(result)["success"]
     assert (scripts / "gemini-cli-mcp").exists()
     assert prompt_output.stdout.startswith(str(environment.resolve()))
     assert "\nQ?\n" in prompt_output.stdout

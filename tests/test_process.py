@@ -20,9 +20,9 @@ from gemini_cli_mcp.process.run import Completed, run
 from tests.support import Clock, eventually, is_alive, wait_until
 
 
-@pytest.fixture(params=["linux", "elsewhere"], autouse=True)
+@pytest.fixture(params=["linux", "darwin"], autouse=True)
 def platform(request: pytest.FixtureRequest, mocker: MockerFixture) -> None:
-    """Run each test with the guardian, as on Linux, and with a process group, as elsewhere."""
+    """Run each test with the guardian of Linux, and with that of macOS."""
     mocker.patch.object(sys, "platform", request.param)
 
 
@@ -240,6 +240,12 @@ async def test_the_output_limit_of_a_long_running_command_applies_per_line() -> 
         assert not line_process.is_finished
 
     assert sum(line_lengths) > child.MAX_STDOUT_BYTES
+
+
+async def test_the_memory_of_a_command_is_known(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "import time; text = b'x' * 50_000_000; time.sleep(60)"]
+    async with LineProcess.open(argv, env=os.environ, cwd=tmp_path) as process:
+        await eventually(lambda: process.memory_bytes > 50_000_000)
 
 
 async def test_many_runs_leak_no_file_descriptors() -> None:

@@ -35,7 +35,7 @@ from tests.support import (
     model_answer,
 )
 from tests.support.fake_api import SEARCH, Body, FakeApi
-from tests.support.matrix import needs_real_cli, representatives
+from tests.support.matrix import needs_posix, needs_real_cli, representatives
 from tests.support.mcp_server import SEARCH_FRAMES, start_server, stdio_client
 
 pytestmark = needs_real_cli
@@ -542,6 +542,7 @@ async def test_a_report_cannot_include_files_in_the_next_round(real: Stub, api: 
     assert " ".join(hostile.split()) in " ".join(prompt.split())
 
 
+@needs_posix
 async def test_cancelling_a_job_during_a_search_ends_its_processes(
     real: Stub, api: FakeApi
 ) -> None:
@@ -588,6 +589,7 @@ ENDS = ["timeout", "cancel", "double cancel", "client disconnects", "SIGTERM", "
         ],
     ),
 )
+@needs_posix
 async def test_ending_a_run_removes_all_processes_and_files(
     real: Stub, api: FakeApi, clock: Clock, fault: str, end: str
 ) -> None:

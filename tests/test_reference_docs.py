@@ -16,6 +16,7 @@ from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.variable_names import SECRET_VARIABLES, known_variables
 from tests.support import ROOT, TOOLS, Stub
 from tests.support.doc_blocks import PAGES
+from tests.support.matrix import needs_posix
 from tests.support.mcp_server import in_process_client
 
 CONFIGURATION = (ROOT / "docs/configuration.md").read_text("utf-8")
@@ -141,6 +142,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").split()) <= 900
 
 
+@needs_posix
 def test_the_mutations_name_files_and_tests_that_exist() -> None:
     page = (ROOT / "docs/contributing.md").read_text("utf-8")
     rows = re.findall(r"^\| ([\w/., ]+\.py) \| .* \| (test_\w+)(?:::(\w+))? \|$", page, re.M)
@@ -154,6 +156,7 @@ def test_the_mutations_name_files_and_tests_that_exist() -> None:
         assert not name or f"def {name}(" in text, name
 
 
+@needs_posix
 def test_the_architecture_page_names_every_module() -> None:
     page = (ROOT / "docs/design.md").read_text("utf-8").partition("Imports point")[0]
     package = ROOT / "gemini_cli_mcp"

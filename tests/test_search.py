@@ -32,6 +32,7 @@ from tests.support import (
     model_answer,
     search_with_sources,
 )
+from tests.support.matrix import needs_posix
 
 PROSE = "The sky is blue because short waves scatter more than long ones do."
 
@@ -113,6 +114,7 @@ async def test_a_truncated_report_is_returned_and_marked(stub: Stub) -> None:
     assert result["result"].endswith("scatter more.")
 
 
+@needs_posix
 async def test_a_second_run_corrects_prose_from_a_file(stub: Stub) -> None:
     stub.environ["GEMINI_MODEL"] = "main-model"
     stub.environ["GEMINI_CORRECTION_MODEL"] = "correction-model"
@@ -138,6 +140,7 @@ async def test_a_second_run_corrects_prose_from_a_file(stub: Stub) -> None:
     assert stub.leftover_files() == []
 
 
+@needs_posix
 async def test_the_correction_file_is_private(stub: Stub) -> None:
     modes: list[int] = []
 
@@ -461,6 +464,7 @@ async def test_unrelated_secrets_are_not_passed_to_the_cli(stub: Stub) -> None:
     assert environment["GEMINI_API_KEY"] == "own"
 
 
+@needs_posix
 async def test_a_missing_cli_is_reported_with_install_instructions(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_CLI_PATH"] = "/nowhere/gemini"
 

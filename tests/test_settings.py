@@ -9,6 +9,7 @@ from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.variable_names import find_misspelt
 from tests.support import ROOT
+from tests.support.matrix import needs_posix
 
 
 def test_the_defaults_apply_without_variables() -> None:
@@ -60,6 +61,7 @@ def test_values_are_read_from_the_environment() -> None:
         ("GEMINI_MCP_CONFIG_DIR", "x" * 5000),
     ],
 )
+@needs_posix
 def test_an_invalid_value_is_reported_with_the_expected_format(variable: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_env({variable: value})

@@ -37,8 +37,8 @@ from tests.support.http_server import (
     running_server,
     tool_call_request,
 )
-from tests.support.matrix import representatives
-from tests.support.mcp_clients import CLIENTS, MCP1, needs_node, node
+from tests.support.matrix import needs_posix, representatives
+from tests.support.mcp_clients import CLIENTS, MCP1, needs_mcp1, needs_node, node
 from tests.support.mcp_server import INITIALIZE_REQUEST
 
 HANGING_QUERY = "PLEASE HANG"
@@ -77,7 +77,7 @@ def server(shared: RunningServer) -> Generator[RunningServer]:
 
 def http_clients() -> list[Any]:
     return [
-        pytest.param([str(MCP1), str(CLIENTS / "http_mcp1.py")], id="mcp 1.x"),
+        pytest.param([str(MCP1), str(CLIENTS / "http_mcp1.py")], id="mcp 1.x", marks=needs_mcp1),
         *(
             pytest.param(
                 [node(), str(CLIENTS / "http.mjs"), version],
@@ -425,6 +425,7 @@ def test_readiness_and_metrics_reflect_the_calls(stub: Stub) -> None:
     assert "[INFO] POST /mcp: 200 for " in server.log and QUESTION not in server.log
 
 
+@needs_posix
 def test_the_server_is_not_ready_without_credentials(stub: Stub) -> None:
     stub.environ["GEMINI_MCP_CLI_PATH"] = str(fake_gemini.install(stub.home))
     with running_server(stub) as server:
@@ -455,6 +456,7 @@ def test_subscriptions_are_not_available_over_http(server: RunningServer) -> Non
 
 
 @pytest.mark.parametrize(("calls", "clients"), representatives([(12, 6), (40, 10)], [(12, 6)]))
+@needs_posix
 async def test_all_calls_succeed_under_a_small_load(calls: int, clients: int) -> None:
     """A small version of the load test that scripts/bench runs with 1,000 calls."""
     results = await load(calls, clients)
@@ -494,6 +496,7 @@ class BackgroundSearch(threading.Thread):
         self.reply = self._server.post(tool_call_request("search", query=self._query)).text
 
 
+@needs_posix
 def test_graceful_shutdown_waits_for_running_calls(stub: Stub) -> None:
     stub.plays({**TURN, "gate": True})
     with running_server(stub) as server:
@@ -508,6 +511,7 @@ def test_graceful_shutdown_waits_for_running_calls(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize("twice", [False, True])
+@needs_posix
 def test_shutdown_cancels_calls_that_exceed_the_grace_period(stub: Stub, twice: bool) -> None:
     stub.plays(TURN)
     stub.environ["GEMINI_MCP_GRACE"] = "60" if twice else "1"

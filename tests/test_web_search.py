@@ -43,7 +43,7 @@ from tests.support import (
 )
 from tests.support.cli import run_command
 from tests.support.fake_api import POLL_INTERVAL, SEARCH, FakeApi, fake_api
-from tests.support.matrix import needs_real_cli
+from tests.support.matrix import needs_posix, needs_real_cli
 from tests.support.mcp_server import in_process_client
 
 HIT = {
@@ -306,6 +306,7 @@ def test_an_invalid_file_is_rejected_with_the_location_of_the_error(
     assert location in caught.value.message
 
 
+@needs_posix
 def test_a_missing_file_is_rejected_with_its_path(searcher: Searcher) -> None:
     searcher.stub.environ["GEMINI_MCP_WEB_SEARCH"] = "/nowhere/engines.json"
 

@@ -14,6 +14,7 @@ import pytest
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.workspace import LOCK_CONTENT, LOCK_FILE, Workspace
 from tests.support import Stub, command, wait_until
+from tests.support.matrix import needs_posix
 
 HOLDER = """
 import sys, time
@@ -33,6 +34,7 @@ def test_nothing_is_created_before_first_use(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@needs_posix
 def test_folders_are_private_and_removed_on_close(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "config")
     folder = workspace.folder("a", "b")
@@ -92,6 +94,7 @@ def test_a_failed_deletion_is_logged_as_an_error(
     workspace.close()
 
 
+@needs_posix
 def test_only_folders_of_exited_servers_are_removed(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
@@ -170,6 +173,7 @@ def run_until_exit(stub: Stub, *arguments: str) -> str:
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("layout", ["folders", "link"])
+@needs_posix
 def test_unrelated_folders_are_unchanged(
     stub: Stub, tmp_path: Path, arguments: tuple[str, ...], layout: str
 ) -> None:
@@ -189,6 +193,7 @@ def test_unrelated_folders_are_unchanged(
     assert "Traceback" not in stderr
 
 
+@needs_posix
 def test_a_symlinked_servers_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "servers").symlink_to(tmp_path / "elsewhere")
@@ -198,6 +203,7 @@ def test_a_symlinked_servers_folder_is_rejected(tmp_path: Path) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+@needs_posix
 def test_an_existing_folder_keeps_its_mode_and_a_warning_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

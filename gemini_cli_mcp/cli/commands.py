@@ -24,6 +24,7 @@ from gemini_cli_mcp.errors import (
     GeminiMcpError,
     to_public_error,
 )
+from gemini_cli_mcp.process.foreground import run_in_foreground
 from gemini_cli_mcp.providers.registry import ProviderRegistry, cli_argv
 from gemini_cli_mcp.research import requests
 from gemini_cli_mcp.research.deep_search import DeepSearchFinished, deep_search_context
@@ -148,7 +149,7 @@ def deep_search(settings: Settings, environ: Mapping[str, str], options: Options
 
 
 def login(settings: Settings, environ: Mapping[str, str], options: Options) -> int:
-    """Replace this process with the official CLI, where the user signs in as usual."""
+    """Run the official CLI in this terminal, where the user signs in as usual."""
     try:
         argv = cli_argv(options.provider, settings, environ)
     except GeminiMcpError as error:
@@ -157,7 +158,7 @@ def login(settings: Settings, environ: Mapping[str, str], options: Options) -> i
     # The `node` that the CLI needs is usually in the same folder.
     path = f"{Path(argv[0]).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"
     try:
-        os.execvpe(argv[0], argv, {**environ, "PATH": path})  # noqa: S606 - the user's own CLI
+        return run_in_foreground(argv, {**environ, "PATH": path})
     except OSError as error:
         not_runnable = CliNotFound(f"{argv[0]} cannot be run: {error.strerror}.")
         return print_result(not_runnable, settings, options)

@@ -23,6 +23,7 @@ from gemini_cli_mcp.cli.wording import (
     pluralize,
 )
 from gemini_cli_mcp.errors import Cancelled, GeminiMcpError, InvalidInput
+from gemini_cli_mcp.platforms.streams import is_broken_pipe
 from gemini_cli_mcp.research.result_json import to_json
 from gemini_cli_mcp.research.results import (
     DeepSearchResult,
@@ -55,9 +56,9 @@ def print_result(outcome: Result | GeminiMcpError, settings: Settings, options: 
             print_report(outcome, Console(), secrets)
         else:
             _print(str(sanitize_json(report_markdown(outcome), secrets)))
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if is_broken_pipe(error):
+            raise
         stderr.print(f"stdout cannot be written: {error.strerror}.", style="bold red")
         code = 1
     _print_summary(outcome, stderr, settings)

@@ -1,6 +1,7 @@
 """Run an HTTP server until a signal arrives, then shut it down gracefully."""
 
 import asyncio
+import errno
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,10 @@ from starlette.types import ASGIApp
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.http_common.uvicorn_server import UvicornServer
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.platforms.stop_signals import receive_stop_signals
+
+ADDRESS_OPTION = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+"""On Windows SO_REUSEADDR would let another program take over a port that is in use."""
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -21,12 +26,14 @@ def bind_socket(host: str, port: int) -> socket.socket:
     # option parts of a response are delayed by 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, ADDRESS_OPTION, 1)
         sock.bind((host.strip("[]"), port))
         sock.listen(2048)
     except OSError as error:
         sock.close()
-        raise ConfigError(f"--host {host} --port {port}: {error.strerror or error}.") from None
+        in_use = error.errno == errno.EADDRINUSE  # the words of Windows do not say that
+        reason = "Address already in use" if in_use else error.strerror or error
+        raise ConfigError(f"--host {host} --port {port}: {reason}.") from None
     return sock
 
 
@@ -43,7 +50,7 @@ async def run_server(
     grace: float,
     on_shutdown: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP; then give running requests `grace` seconds.
+    """Serve until a signal asks to stop; then give running requests `grace` seconds.
 
     After that, or on a second signal, `on_shutdown` is called to end them. Requests that have not
     ended `limits.forced_shutdown_delay` seconds later are cancelled.
@@ -54,7 +61,7 @@ async def run_server(
         head_timeout=limits.request_head_timeout,
         shutdown_timeout=grace + limits.forced_shutdown_delay,
     )
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    with receive_stop_signals() as signals:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(
                 _shut_down_on_signal,

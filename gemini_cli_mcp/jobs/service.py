@@ -211,7 +211,8 @@ class JobService:
 
     def _remove_expired(self) -> None:
         """Drop finished jobs that are too old, and the oldest of each owner beyond the maximum."""
-        snapshots = [job.snapshot for job in self._jobs.values()]
+        # Reversed: of jobs that finished in the same tick of the clock, the last is the newest.
+        snapshots = [job.snapshot for job in reversed(self._jobs.values())]
         finished = [snapshot for snapshot in snapshots if snapshot.is_finished]
         count_by_owner: Counter[str] = Counter()
         for snapshot in sorted(finished, key=lambda item: -item.finished_at):

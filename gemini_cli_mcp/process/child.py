@@ -1,13 +1,10 @@
 """Start a child process whose whole tree can be stopped, even if the server is killed.
 
-On Linux a guardian runs the command; on other systems the command gets its own session, and its
-process group is killed. Output is limited: stdout is kept line by line up to a maximum, and only
-the end of stderr is kept.
+Output is limited: stdout is kept line by line up to a maximum, and only the end of stderr is kept.
 """
 
 import asyncio
 import contextlib
-import errno
 import sys
 import time
 from collections import deque
@@ -17,12 +14,10 @@ from typing import cast
 
 import anyio
 
-from gemini_cli_mcp.process.guardian_handle import GuardianHandle
-from gemini_cli_mcp.process.process_group import ProcessGroup
 from gemini_cli_mcp.process.process_tree import ProcessTree
 
-PIPE_BYTES = 1 << 20
-"""Size of the pipes: the gemini CLI exits with unflushed data, and 64 KiB pipes lost some of it."""
+DRAIN_TIMEOUT = 1.0
+"""Seconds to read the remaining output after the child has exited."""
 TERMINATE_GRACE = 0.5
 """Seconds between SIGTERM and SIGKILL: MCP clients allow two for the whole server."""
 MAX_STDOUT_BYTES = 16 << 20
@@ -57,8 +52,10 @@ class Child(asyncio.SubprocessProtocol):
         """Set on output, a closed pipe or exit; the waiting task clears it."""
         self.exit_code: int | None = None
         """Negative if the command was killed by that signal."""
-        self.find_pid: Callable[[], int | None] = lambda: None
-        """Returns the pid of the command itself, once it has started."""
+        self.exit_grace = 0.0
+        """Seconds that the command has to exit by itself when its output is complete."""
+        self.memory_bytes: Callable[[], int] = lambda: 0
+        """Returns the resident memory of the command itself; 0 if unknown."""
 
     def take_lines(self) -> Iterator[bytes]:
         """Yield the lines of stdout that have not been taken yet."""
@@ -131,21 +128,24 @@ async def spawn_child(
 ) -> AsyncGenerator[asyncio.WriteTransport]:
     """Start the command and yield its stdin; stop its whole tree when the context exits.
 
-    If this process is killed meanwhile, the folder `scratch` is removed (Linux only).
+    If this process is killed meanwhile, the folder `scratch` is removed (not on Windows).
     Raises OSError if the command cannot be started.
     """
     tree = _create_tree(scratch, grace)
     try:
         transport, cancelled = await _spawn(child, tree, argv, env, cwd)
         stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
-        child.find_pid = lambda: tree.find_pid(transport.get_pid())
+        child.exit_grace = tree.exit_grace
+        child.memory_bytes = lambda: tree.memory_bytes(transport.get_pid())
         try:
             if cancelled:
                 raise asyncio.CancelledError
             yield stdin
         finally:
             try:
-                await tree.terminate(transport.get_pid(), child.exited, child.drained)
+                await tree.terminate(child.exited)
+                with anyio.move_on_after(DRAIN_TIMEOUT, shield=True):
+                    await child.drained.wait()
             finally:
                 if 0 in child.open_pipes:
                     stdin.abort()  # the child exited without reading its input
@@ -157,7 +157,18 @@ async def spawn_child(
 
 
 def _create_tree(scratch: Path | None, grace: float) -> ProcessTree:
-    return GuardianHandle(scratch, grace) if sys.platform == "linux" else ProcessGroup(grace)
+    """Return the implementation for this platform.
+
+    The processes have `grace` seconds to exit by themselves, where a platform can ask them to. If
+    our own process is killed, all of them end; where a guardian is left, it removes `scratch`.
+    """
+    if sys.platform == "win32":
+        from gemini_cli_mcp.process.windows_job import WindowsJob
+
+        return WindowsJob()
+    from gemini_cli_mcp.process.guardian_handle import GuardianHandle
+
+    return GuardianHandle(scratch, grace, sys.platform)
 
 
 async def _spawn(
@@ -173,30 +184,8 @@ async def _spawn(
     completion; that takes milliseconds. The shield blocks cancel scopes, but not `Task.cancel()`
     from Ctrl-C or from an HTTP server that aborts a request.
     """
-
-    async def spawn(pipe_size: int) -> asyncio.SubprocessTransport:
-        transport, _ = await asyncio.get_running_loop().subprocess_exec(
-            lambda: child,
-            *tree.command(argv),
-            env=dict(env),
-            cwd=cwd,
-            start_new_session=True,
-            pass_fds=tree.inherited_fds,
-            pipesize=pipe_size,
-        )
-        return transport
-
-    async def spawn_with_large_pipes() -> asyncio.SubprocessTransport:
-        try:
-            return await spawn(PIPE_BYTES if sys.platform == "linux" else -1)
-        except PermissionError as error:
-            # The user's limit on pipe memory is exceeded; fall back to the default of 64 KiB.
-            if error.errno != errno.EPERM:
-                raise
-            return await spawn(-1)
-
     cancelled = False
-    spawning = asyncio.ensure_future(spawn_with_large_pipes())
+    spawning = asyncio.ensure_future(tree.spawn(child, argv, env, cwd))
     with anyio.CancelScope(shield=True):
         while not spawning.done():
             try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
@@ -31,7 +30,7 @@ class LineProcess:
     ) -> AsyncGenerator["LineProcess"]:
         """Run `argv` while the context is open.
 
-        If this process is killed meanwhile, the folder `scratch` is removed (Linux only).
+        If this process is killed meanwhile, the folder `scratch` is removed (not on Windows).
         Raises OSError if the command cannot be started.
         """
         child = Child(limit_each_line=True)
@@ -76,8 +75,4 @@ class LineProcess:
     @property
     def memory_bytes(self) -> int:
         """Resident memory of the command; 0 if unknown."""
-        try:
-            statm = Path(f"/proc/{self._child.find_pid()}/statm").read_text(encoding="ascii")
-            return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError):
-            return 0
+        return self._child.memory_bytes()

@@ -1,40 +1,41 @@
-"""What a platform must provide to stop a child process and everything that it started.
+"""A child process with all its descendants: what each platform must provide.
 
-guardian_handle.py implements it for Linux, process_group.py for other systems; child.py chooses.
+guardian_handle.py implements it for Linux and macOS, windows_job.py for Windows; child.py chooses.
 """
 
 import asyncio
-import contextlib
-import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
-
-DRAIN_TIMEOUT = 1.0
-"""Seconds to read the remaining output after the child has exited."""
 
 
 class ProcessTree(Protocol):
     """A child process with all its descendants. `pid` is the process that was spawned."""
 
     @property
-    def inherited_fds(self) -> Sequence[int]:
-        """The file descriptors that the spawned process inherits."""
+    def exit_grace(self) -> float:
+        """Seconds that a command has to exit by itself when its output is complete."""
         ...
 
-    def command(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line to spawn in order to run `argv`."""
-        ...
+    async def spawn(
+        self,
+        child: asyncio.SubprocessProtocol,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+    ) -> asyncio.SubprocessTransport:
+        """Start `argv`. From its first instruction on, no descendant can escape `terminate`.
 
-    async def terminate(self, pid: int, exited: asyncio.Event, drained: asyncio.Event) -> None:
-        """Stop all processes, within a bounded time, and wait for the remaining output.
-
-        `exited` is set when the spawned process has exited, `drained` when its output was read.
+        Raises OSError if the command cannot be started.
         """
         ...
 
-    def find_pid(self, pid: int) -> int | None:
-        """Return the pid of the command itself; None if it has not started yet."""
+    async def terminate(self, exited: asyncio.Event) -> None:
+        """Stop all processes, within a bounded time; `exited` is set by the spawned one's exit."""
+        ...
+
+    def memory_bytes(self, pid: int) -> int:
+        """Return the resident memory of the command itself; 0 if unknown."""
         ...
 
     def exit_code(self, returncode: int | None) -> int | None:
@@ -44,13 +45,3 @@ class ProcessTree(Protocol):
     def close(self) -> None:
         """Release all resources, whether or not a process was spawned."""
         ...
-
-
-def signal_group(pid: int, signal_number: int) -> None:
-    """Send a signal to the process group that `pid` leads, if it still exists."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if sys.platform == "win32":
-            os.kill(pid, signal_number)
-        else:
-            # The pid is also the group id; getpgid() fails once the process was reaped.
-            os.killpg(pid, signal_number)

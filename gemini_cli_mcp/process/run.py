@@ -17,9 +17,6 @@ import anyio
 
 from gemini_cli_mcp.process.child import MAX_STDOUT_BYTES, TERMINATE_GRACE, Child, spawn_child
 
-EXIT_GRACE = 1.0
-"""Seconds for a finished command to exit by itself: stderr may arrive last."""
-
 STOP_CHECK_INTERVAL = 0.5
 """Seconds between calls of `should_stop`."""
 
@@ -75,7 +72,7 @@ class StartedCommand:
     ) -> "StartedCommand":
         """Start `argv`; raise OSError if that is known to be impossible.
 
-        If this process is killed meanwhile, the folder `scratch` is removed (Linux only).
+        If this process is killed meanwhile, the folder `scratch` is removed (not on Windows).
         """
         child = Child(max_stdout_bytes)
         stack = contextlib.AsyncExitStack()
@@ -153,7 +150,7 @@ class StartedCommand:
             # The time before it got its input does not count.
             idle_deadline = max(child.last_output, started) + idle_timeout()
             if is_finished():
-                with anyio.move_on_after(EXIT_GRACE):
+                with anyio.move_on_after(child.exit_grace):  # stderr may arrive last
                     await child.exited.wait()
                 return "finished"
             if child.exceeded_output_limit:

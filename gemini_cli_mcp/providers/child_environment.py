@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 
 from gemini_cli_mcp.sanitize import is_secret_name
 
+WINDOWS_SYSTEM_VARIABLES = ("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT")
+"""Without SYSTEMROOT, Node aborts."""
 ALLOWED_PATTERNS = (
     # System, user and shell
     *("PATH", "HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "TERM", "TMPDIR", "XDG_*"),
@@ -20,7 +22,8 @@ ALLOWED_PATTERNS = (
     # Version managers: `node` may be one of their shims, which locates the real binary
     *("NVM_*", "FNM_*", "VOLTA_*", "ASDF_*", "MISE_*", "PNPM_*", "BUN_*"),
     # Windows
-    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "OS", "TEMP", "TMP"),
+    *WINDOWS_SYSTEM_VARIABLES,
+    *("OS", "TEMP", "TMP"),
     *("USERPROFILE", "USERDOMAIN", "HOMEDRIVE", "HOMEPATH", "COMPUTERNAME", "PUBLIC"),
     *("APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "ALLUSERSPROFILE", "PROGRAMFILES*"),
     *("COMMONPROGRAMFILES*", "PROGRAMW6432", "NUMBER_OF_PROCESSORS", "PROCESSOR_*"),
@@ -41,6 +44,13 @@ def allowed_variables(
         name: value
         for name, value in environ.items()
         if not _matches(name, DENIED_PATTERNS) and (_is_allowed(name) or name in extra_names)
+    }
+
+
+def system_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what every program needs to start, beside PATH."""
+    return {
+        name: value for name, value in environ.items() if _matches(name, WINDOWS_SYSTEM_VARIABLES)
     }
 
 

@@ -156,5 +156,5 @@ def without_account_keys(settings: Settings, environ: Mapping[str, str]) -> dict
 def cli_argv(provider: str, settings: Settings, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command that starts the provider's official CLI."""
     if provider == "antigravity":
-        return (str(find_agy(settings.agy_path, environ)),)
+        return find_agy(settings.agy_path, environ).argv
     return find_gemini(settings.cli_path, environ).argv

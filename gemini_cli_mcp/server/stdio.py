@@ -6,9 +6,7 @@ exits within a few seconds: unread responses must not keep it alive.
 
 import asyncio
 import os
-import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -18,6 +16,9 @@ import anyio
 from mcp.server import NotificationOptions
 from mcp.server.stdio import stdio_server
 
+from gemini_cli_mcp.platforms.parent_process import watch_parent
+from gemini_cli_mcp.platforms.stop_signals import receive_stop_signals
+from gemini_cli_mcp.platforms.streams import is_closed
 from gemini_cli_mcp.server.app import McpApp
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.workspace import Workspace
@@ -37,7 +38,7 @@ async def serve_stdio(settings: Settings, environ: Mapping[str, str]) -> None:
     client_gone = anyio.Event()
     _watch_client(client_gone, settings.limits.stdio_shutdown_timeout + FORCED_EXIT_DELAY)
     # Open until the very end: a second signal must not interrupt the shutdown.
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    with receive_stop_signals() as signals:
         async with anyio.create_task_group() as tasks:
             seconds = settings.limits.stdio_shutdown_timeout
             tasks.start_soon(
@@ -121,14 +122,14 @@ def _watch_client(client_gone: anyio.Event, seconds: float) -> None:
     In a thread: an event loop that is blocked by a full log pipe cannot watch itself.
     """
     loop = asyncio.get_running_loop()
-    parent = os.getppid()
     try:
         stdin = os.dup(0)  # the SDK redirects the original descriptor
     except OSError:
         return  # there is no stdin, which the SDK detects as well
 
     def watch() -> None:
-        while os.getppid() == parent and not _is_closed(stdin):
+        has_parent = watch_parent()
+        while has_parent() and not is_closed(stdin):
             time.sleep(CLIENT_CHECK_INTERVAL)
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(client_gone.set)
@@ -136,14 +137,3 @@ def _watch_client(client_gone: anyio.Event, seconds: float) -> None:
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _is_closed(descriptor: int) -> bool:
-    """Return whether the other end of a pipe is closed, even if unread data remains."""
-    if sys.platform == "win32":
-        return False
-    half_closed = getattr(select, "POLLRDHUP", 0)  # sockets, on Linux
-    poll = select.poll()
-    poll.register(descriptor, half_closed)
-    closed_events = select.POLLHUP | select.POLLERR | half_closed
-    return any(events & closed_events for _, events in poll.poll(0))

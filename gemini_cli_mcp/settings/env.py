@@ -78,7 +78,7 @@ class Settings(BaseModel):
         "nvm, fnm, volta, homebrew, pnpm, bun)",
     )
     config_dir: Path = Field(
-        default_factory=lambda: platformdirs.user_config_path("gemini-cli-mcp"),
+        default_factory=lambda: platformdirs.user_config_path("gemini-cli-mcp", appauthor=False),
         title="GEMINI_MCP_CONFIG_DIR",
         description="Private folder (mode 0700) for the CLI's home folders and temporary "
         "files. Default: `gemini-cli-mcp` in the platform's configuration folder",

@@ -2,7 +2,9 @@
 
 import json
 import os
+import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Generator
 from contextlib import aclosing, contextmanager
@@ -10,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import pytest
 
 from gemini_cli_mcp.call_context import LOCAL_OWNER, CallContext
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.providers.child_environment import system_variables
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research import requests
 from gemini_cli_mcp.research.deep_search import (
@@ -39,8 +43,16 @@ if TYPE_CHECKING:
     from tests.support.fake_api import FakeApi
 
 ROOT = Path(__file__).parent.parent.parent
-STUB = ROOT / "scripts" / "stub-gemini"
-REAL_CLI = ROOT / "tests/real-cli/node_modules/.bin/gemini"
+IS_WINDOWS = sys.platform == "win32"
+STUB = (
+    Path(sysconfig.get_path("scripts"), "gemini-cli-mcp-stub.exe")
+    if IS_WINDOWS
+    else ROOT / "scripts/stub-gemini"
+)
+TERMINATED_EXIT_CODE = 1 if IS_WINDOWS else 0
+"""Of a server that was asked to stop; Windows has no signal for that and ends it at once."""
+PROC = Path("/proc/self")
+REAL_CLI = ROOT / "tests/real-cli/node_modules/.bin" / ("gemini.cmd" if IS_WINDOWS else "gemini")
 TOOLS = [
     "search",
     "grounded_search",
@@ -79,6 +91,11 @@ class Stub:
         self.environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
+            **(
+                {**system_variables(os.environ), "USERPROFILE": str(self.home)}
+                if IS_WINDOWS
+                else {}
+            ),
             "GEMINI_MCP_CLI_PATH": str(STUB),
             "GEMINI_MCP_CONFIG_DIR": str(self.config_dir),
             "STUB_GEMINI_DIR": str(self._runs),
@@ -259,11 +276,36 @@ def use_real_cli(stub: Stub, api: "FakeApi") -> Stub:
 
 def is_alive(pid: int) -> bool:
     """Return whether this process is running; a zombie is not."""
+    if IS_WINDOWS:
+        return is_alive_on_windows(pid)
+    if not PROC.exists():
+        state = subprocess.run(["/bin/ps", "-o", "stat=", "-p", str(pid)], capture_output=True)
+        return bool(state.stdout.strip()) and not state.stdout.startswith(b"Z")
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):  # the latter if it exits meanwhile
         return False
     return state != "Z"
+
+
+def is_alive_on_windows(pid: int) -> bool:
+    import ctypes
+
+    kernel = ctypes.windll.kernel32  # type: ignore[attr-defined]
+    synchronize, timeout = 0x00100000, 0x102
+    handle = kernel.OpenProcess(synchronize, False, pid)
+    if not handle:
+        return False
+    try:
+        return kernel.WaitForSingleObject(handle, 0) == timeout
+    finally:
+        kernel.CloseHandle(handle)
+
+
+def require_proc() -> None:
+    """Skip a test that looks at other processes, where there is no /proc."""
+    if not PROC.exists():
+        pytest.skip("needs /proc, so Linux")
 
 
 class Clock:
@@ -293,6 +335,7 @@ class Clock:
 
 def descendants(pid: int) -> list[int]:
     """Return the pids of all descendants of this process."""
+    require_proc()
     children_file = Path(f"/proc/{pid}/task/{pid}/children")
     try:
         children = [int(child) for child in children_file.read_text().split()]
@@ -302,6 +345,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def parent_pid(pid: int) -> int:
+    require_proc()
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

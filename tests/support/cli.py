@@ -24,7 +24,7 @@ def run_command_in(
     """Run a command in any environment."""
     out, err = io.BytesIO(), io.BytesIO()
     stdout, stderr = (
-        io.TextIOWrapper(buffer, "utf-8", write_through=True) for buffer in (out, err)
+        io.TextIOWrapper(buffer, "utf-8", newline="\n", write_through=True) for buffer in (out, err)
     )
     with (
         mock.patch.dict(os.environ, environ, clear=True),

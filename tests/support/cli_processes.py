@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support import Stub
+from tests.support import Stub, require_proc
 
 
 def acp_pids(stub: Stub) -> list[int]:
@@ -16,6 +16,7 @@ def dedicated_pids(stub: Stub) -> list[int]:
 
 
 def _commands(stub: Stub) -> dict[int, bytes]:
+    require_proc()
     commands: dict[int, bytes] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -13,7 +13,8 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support import ROOT, Stub, wait_until
+from gemini_cli_mcp.workspace import Workspace
+from tests.support import IS_WINDOWS, ROOT, TERMINATED_EXIT_CODE, Stub, wait_until
 
 TOKENS = ["first-token", "second-token"]
 
@@ -80,9 +81,11 @@ def running_server(
         process.wait(30)
     log_text = log.read_text()
     server.log = log_text
-    assert process.returncode == 0, log_text
+    assert process.returncode == TERMINATED_EXIT_CODE, log_text
     assert "Traceback" not in log_text, log_text
     assert not any(token in log_text for token in TOKENS)
+    if IS_WINDOWS:
+        Workspace(stub.config_dir).remove_stale()  # as the next start does
     assert stub.live_pids() == [] and stub.leftover_files() == []
 
 

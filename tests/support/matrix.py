@@ -1,5 +1,6 @@
 """Skip conditions for tests, and selection of the cases that only scripts/test-long runs."""
 
+import sys
 from collections.abc import Collection, Iterable
 from typing import Any, cast
 
@@ -9,6 +10,9 @@ from tests.support import REAL_CLI
 
 needs_real_cli = pytest.mark.skipif(
     not REAL_CLI.exists(), reason="scripts/test installs the real CLI if Node is available"
+)
+needs_posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="uses signals, file modes, symlinks or shell scripts"
 )
 
 

@@ -2,7 +2,8 @@
 
 import json
 import subprocess
-from collections.abc import AsyncGenerator
+import sys
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,10 +41,12 @@ SEARCH_FRAMES = tool_call_frames("search")
 DEEP_SEARCH_FRAMES = tool_call_frames("deep_search")
 
 
-def start_server(stub: Stub, *frames: str) -> subprocess.Popen[str]:
+def start_server(
+    stub: Stub, *frames: str, program: Sequence[str] = ("-m", "gemini_cli_mcp")
+) -> subprocess.Popen[str]:
     """Start a server and send it these frames."""
     server = subprocess.Popen(
-        command(),
+        [sys.executable, *program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

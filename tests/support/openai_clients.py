@@ -19,7 +19,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from gemini_cli_mcp.json_values import object_or_empty
-from tests.support import ROOT
+from tests.support import ROOT, TERMINATED_EXIT_CODE
 from tests.support.mcp_clients import node
 from tests.support.responses_event_order import EventOrder
 from tests.support.scripted_upstream import ScriptedUpstream
@@ -240,7 +240,7 @@ def running_gateway(
     finally:
         process.terminate()
         _, rest = process.communicate(timeout=30)
-        assert process.returncode == 0, rest
+        assert process.returncode == TERMINATED_EXIT_CODE, rest
         assert "Traceback" not in rest, rest
         if log is not None:
             log.append(startup_log + rest)

@@ -10,7 +10,7 @@ from typing import cast
 
 from gemini_cli_mcp import __version__
 from gemini_cli_mcp.call_context import CallContext
-from gemini_cli_mcp.cli.doctor import environment_checks, shell_commands
+from gemini_cli_mcp.cli.doctor import environment_checks
 from gemini_cli_mcp.cli.doctor.dry_run import check_dry_run
 from gemini_cli_mcp.cli.doctor.findings import (
     LIVE_SEARCH,
@@ -25,6 +25,7 @@ from gemini_cli_mcp.cli.doctor.sign_in_checks import check_key, check_sign_in, d
 from gemini_cli_mcp.cli.doctor.sign_in_trial import SignInTrial
 from gemini_cli_mcp.errors import ConfigError, GeminiMcpError
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.platforms import shell_commands
 from gemini_cli_mcp.providers.registry import ProviderRegistry
 from gemini_cli_mcp.research.grounded_search import grounded_search
 from gemini_cli_mcp.research.requests import parse_grounded_search

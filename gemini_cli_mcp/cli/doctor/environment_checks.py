@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from gemini_cli_mcp.cli.doctor import shell_commands
 from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem, unproven
 from gemini_cli_mcp.cli.live_progress import pluralize
 from gemini_cli_mcp.errors import CliNotFound, ConfigError
 from gemini_cli_mcp.http_common.auth import TOKENS_VARIABLE, parse_tokens
 from gemini_cli_mcp.installation import extra_install_command
+from gemini_cli_mcp.platforms import shell_commands
 from gemini_cli_mcp.providers.antigravity.binary import find_agy
 from gemini_cli_mcp.providers.gemini.api_route import is_valid_proxy, proxy_variable
 from gemini_cli_mcp.settings.env import Settings
@@ -104,7 +104,7 @@ def _find_processes(folder: Path) -> list[int]:
 def check_antigravity(settings: Settings, environ: Mapping[str, str]) -> Finding:
     """Check the provider antigravity."""
     try:
-        path = find_agy(settings.agy_path, environ)
+        path = find_agy(settings.agy_path, environ).path
     except CliNotFound as error:
         return problem("provider antigravity", error.message, error.next_step, is_command=False)
     return unproven(

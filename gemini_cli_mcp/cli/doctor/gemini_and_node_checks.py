@@ -5,15 +5,16 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gemini_cli_mcp.cli.doctor import shell_commands
 from gemini_cli_mcp.cli.doctor.findings import UPGRADE_COMMAND, Finding, note, ok, problem
 from gemini_cli_mcp.cli.install.server_entry import program_argv
 from gemini_cli_mcp.errors import CliNotFound
+from gemini_cli_mcp.platforms import shell_commands
+from gemini_cli_mcp.platforms.folders import desktop_app_environ
 from gemini_cli_mcp.process.run import read_output
+from gemini_cli_mcp.providers.child_environment import system_variables
 from gemini_cli_mcp.providers.gemini.binary import (
     GeminiBinary,
     child_path,
-    desktop_app_environ,
     find_gemini,
     find_node,
 )
@@ -72,13 +73,18 @@ async def check_starts(
 ) -> Finding | None:
     """Return a problem if the system cannot start the binary, otherwise None."""
     try:
-        env = {"PATH": child_path(binary, environ)}
+        env = _version_environment(binary, environ)
         await read_output([*binary.argv, "--version"], env=env, cwd=cwd)
     except OSError as error:
         return problem(
             "gemini CLI", f"{binary.path} cannot be run: {error.strerror}", UPGRADE_COMMAND
         )
     return None
+
+
+def _version_environment(binary: GeminiBinary, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a program needs to report its version; on Windows, more than PATH."""
+    return {**system_variables(environ), "PATH": child_path(binary, environ)}
 
 
 async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path) -> Finding:
@@ -92,7 +98,7 @@ async def check_node(binary: GeminiBinary, environ: Mapping[str, str], cwd: Path
             f"{shell_commands.NODE_DOWNLOADS}",
         )
     try:
-        env = {"PATH": child_path(binary, environ)}
+        env = _version_environment(binary, environ)
         version = (await read_output([program, "--version"], env=env, cwd=cwd)).stdout
     except OSError as error:
         version = f"not a working Node ({error.strerror})"

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
-from gemini_cli_mcp.cli.doctor import shell_commands
 from gemini_cli_mcp.cli.doctor.findings import Finding, note, problem
 from gemini_cli_mcp.json_values import object_or_empty
+from gemini_cli_mcp.platforms import shell_commands
 from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, available_sign_ins, user_folder
 
 SIGN_IN_OPTIONS = (

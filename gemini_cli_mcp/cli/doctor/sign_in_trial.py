@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 import anyio
 
 from gemini_cli_mcp.call_context import CallContext
-from gemini_cli_mcp.cli.doctor import shell_commands
 from gemini_cli_mcp.cli.doctor.findings import Finding, note, ok, problem, unproven_note
 from gemini_cli_mcp.cli.doctor.models_request import Inconclusive, RouteFailed, request_models
 from gemini_cli_mcp.cli.doctor.sign_in_checks import SIGN_IN_OPTIONS, set_key_command
 from gemini_cli_mcp.errors import GeminiMcpError, ModelNotFound, NotSignedIn, RateLimited
 from gemini_cli_mcp.execution_errors import ConnectionFailed
+from gemini_cli_mcp.platforms import shell_commands
 from gemini_cli_mcp.providers.gemini.api_route import (
     ApiRoute,
     find_python_route,

@@ -3,9 +3,12 @@
 Formats as documented by each client in 2026-11; docs/commands.md lists them for users.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from gemini_cli_mcp.platforms.folders import home_folder
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,24 @@ class ClientConfig:
     key: str = "mcpServers"
     extra_fields: Mapping[str, str] = field(default_factory=dict[str, str])
     """Fields of an entry in addition to command, arguments and environment."""
+    store_packages: str = ""
+    """Names of the package from Microsoft's store, whose app sees a roaming folder of its own."""
     inherits_terminal: bool = False
     """Whether servers get the variables of the terminal in which the client was started."""
 
-    def user_file(self, environ: Mapping[str, str], platform: str) -> Path:
+    def user_files(self, environ: Mapping[str, str], platform: str = sys.platform) -> list[Path]:
+        """Return the files for all projects of this user; a store app has one of its own."""
+        store_files: list[Path] = []
+        if platform == "win32" and self.store_packages:
+            home = home_folder(environ, platform)
+            local = Path(environ.get("LOCALAPPDATA") or home / "AppData/Local")
+            packages = sorted(local.glob(f"Packages/{self.store_packages}"))
+            store_files = [package / "LocalCache/Roaming" / self.file for package in packages]
+        return [self.user_file(environ, platform), *store_files]
+
+    def user_file(self, environ: Mapping[str, str], platform: str = sys.platform) -> Path:
         """Return the file for all projects of this user on this platform."""
-        home_variable = "USERPROFILE" if platform == "win32" else "HOME"
-        home = Path(environ.get(home_variable) or environ.get("HOME") or Path.home())
+        home = home_folder(environ, platform)
         folder = self.folders.get("any", self.folders.get(platform, self.folders.get("linux", "")))
         if folder.startswith("$"):
             variable, _, subfolder = folder.partition("/")
@@ -56,6 +70,7 @@ CLIENTS: dict[str, ClientConfig] = {
         _APP_CONFIG_FOLDERS,
         "Claude/claude_desktop_config.json",
         "quit Claude Desktop completely, start it again, and ask something that needs the web.",
+        store_packages="Claude_*",
     ),
     "claude-code": ClientConfig(
         "Claude Code",

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from typing import cast
@@ -23,6 +24,7 @@ from gemini_cli_mcp.cli.install.server_entry import (
 )
 from gemini_cli_mcp.cli.options import Options
 from gemini_cli_mcp.errors import CliNotFound, ConfigError, GeminiMcpError
+from gemini_cli_mcp.platforms import files
 from gemini_cli_mcp.providers.gemini.binary import find_gemini
 from gemini_cli_mcp.providers.gemini.sign_ins import is_signed_in
 from gemini_cli_mcp.sanitize import has_url_password, is_secret_name
@@ -39,59 +41,97 @@ VERTEX_VARIABLES = (
 INSTALL_GEMINI = "npm install -g @google/gemini-cli"
 
 
+@dataclass(frozen=True)
+class _Change:
+    """What `install` does to a file."""
+
+    config: ConfigFile
+    entry: Mapping[str, object]
+    settings: Settings
+    """Of a server with this entry."""
+    variables: Mapping[str, str]
+    secrets: Sequence[str]
+    """Names of the variables that nobody else may see."""
+
+
 def install(environ: Mapping[str, str], options: Options) -> int:
     """Write, print or remove the entry; return the exit code."""
     client = CLIENTS[options.client]
     try:
-        path = _config_path(client, environ, options)
+        paths = _config_paths(client, environ, options)
         if options.print:
-            return _print_entry(client, path, environ, options)
-        config = read_config_file(path, client.key)
+            return _print_entry(client, paths, environ, options)
+        configs = [read_config_file(path, client.key) for path in paths]
         if options.uninstall:
-            return _uninstall(client, config, force=options.force)
-        return _install(client, config, environ, options)
+            return _uninstall(client, configs, force=options.force)
+        return _install(client, configs, environ, options)
     except GeminiMcpError as error:
         _print(f"[ERROR] {error.code}: {error.message}\n{error.next_step}")
         return 1
 
 
-def _config_path(client: ClientConfig, environ: Mapping[str, str], options: Options) -> Path:
+def _config_paths(client: ClientConfig, environ: Mapping[str, str], options: Options) -> list[Path]:
     if not options.project or not client.project_file:
-        return client.user_file(environ, sys.platform)
+        return client.user_files(environ)
     try:
-        return Path.cwd() / client.project_file
+        return [Path.cwd() / client.project_file]
     except FileNotFoundError:
         raise ConfigError("The current folder no longer exists.") from None
 
 
 def _print_entry(
-    client: ClientConfig, path: Path, environ: Mapping[str, str], options: Options
+    client: ClientConfig, paths: Sequence[Path], environ: Mapping[str, str], options: Options
 ) -> int:
     env = build_entry_env(environ, options.env, {})
     read_entry_settings(environ, options.env, variable_values(env))
     content = {client.key: {SERVER_NAME: server_entry(client, env)}}
-    _print(f"Add this to {path} ({client.title}):")
+    _print(f"Add this to {' and to '.join(map(str, paths))} ({client.title}):")
     # Clients read UTF-8, whatever the encoding of this terminal is.
     cast("TextIOWrapper", sys.stdout).reconfigure(encoding="utf-8")
     sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return 0
 
 
-def _uninstall(client: ClientConfig, config: ConfigFile, *, force: bool) -> int:
-    if not config.has_entry:
-        _print(f"{SERVER_NAME} is not in {config.path}; nothing was changed.")
-        return 0
-    if not starts_this_program(config.entry) and not force:
-        raise _foreign_entry(config, "Add --force to remove it.")
-    copy = config.remove_entry()
-    _print(f"Removed {SERVER_NAME} from {client.title}: {config.path}")
-    _print(f"  The file as it was: {copy}")
+def _uninstall(client: ClientConfig, configs: Sequence[ConfigFile], *, force: bool) -> int:
+    with_entry = [config for config in configs if config.has_entry]
+    for config in with_entry:
+        if not starts_this_program(config.entry) and not force:
+            raise _foreign_entry(config, "Add --force to remove it.")
+    for config in with_entry:
+        copy = config.remove_entry()
+        _print(f"Removed {SERVER_NAME} from {client.title}: {config.path}")
+        _print(f"  The file as it was: {copy}")
+    if not with_entry:
+        paths = " or ".join(str(config.path) for config in configs)
+        _print(f"{SERVER_NAME} is not in {paths}; nothing was changed.")
     return 0
 
 
 def _install(
-    client: ClientConfig, config: ConfigFile, environ: Mapping[str, str], options: Options
+    client: ClientConfig,
+    configs: Sequence[ConfigFile],
+    environ: Mapping[str, str],
+    options: Options,
 ) -> int:
+    changes = [_plan_change(client, config, environ, options) for config in configs]
+    for change in changes:
+        _write_entry(client, change)
+    change = changes[0]
+    if options.project:
+        _print("  It contains paths of this machine; do not share it with other people.")
+    if change.entry.get("disabled") is True or change.entry.get("enabled") is False:
+        _print(f"Missing: the entry is disabled; enable it in {client.title}.")
+    for problem in _missing(client, change.settings, change.variables, environ, options):
+        _print(f"Missing: {problem}")
+    _print(f"Next: {client.next_step}")
+    if options.project and client.project_step:
+        _print(client.project_step)
+    return 0
+
+
+def _plan_change(
+    client: ClientConfig, config: ConfigFile, environ: Mapping[str, str], options: Options
+) -> _Change:
     is_ours = starts_this_program(config.entry)
     if config.has_entry and not is_ours and not options.force:
         raise _foreign_entry(config, "Add --force to replace it.")
@@ -105,23 +145,12 @@ def _install(
         raise ConfigError(error.message, hint=hint) from None
     entry = {**entry_fields(old_entry), **server_entry(client, env)}
     secrets = [name for name, value in values.items() if _is_secret(name, value, settings)]
-    _write_entry(client, config, entry, secrets)
-    if options.project:
-        _print("  It contains paths of this machine; do not share it with other people.")
-    if entry.get("disabled") is True or entry.get("enabled") is False:
-        _print(f"Missing: the entry is disabled; enable it in {client.title}.")
-    for problem in _missing(client, settings, values, environ, options):
-        _print(f"Missing: {problem}")
-    _print(f"Next: {client.next_step}")
-    if options.project and client.project_step:
-        _print(client.project_step)
-    return 0
+    return _Change(config, entry, settings, values, secrets)
 
 
-def _write_entry(
-    client: ClientConfig, config: ConfigFile, entry: Mapping[str, object], secrets: Sequence[str]
-) -> None:
+def _write_entry(client: ClientConfig, change: _Change) -> None:
     """Write the entry unless it is there already, and say what was done."""
+    config, entry, secrets = change.config, change.entry, change.secrets
     if config.has_entry and entry == config.entry:
         _print(f"{SERVER_NAME} is already configured in {client.title}: {config.path}")
         if secrets and config.make_private():
@@ -134,7 +163,8 @@ def _write_entry(
     if copy:
         _print(f"  The file as it was: {copy}")
     if secrets:
-        _print(f"  It contains {', '.join(secrets)}, so only you can read it (mode 0600).")
+        privacy = "so only you can read it (mode 0600)" if files.HAS_MODES else "so do not share it"
+        _print(f"  It contains {', '.join(secrets)}, {privacy}.")
 
 
 def _is_secret(name: str, value: str, settings: Settings) -> bool:

@@ -6,9 +6,7 @@ A file that cannot be read, understood or written safely is left as it is.
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +16,7 @@ from gemini_cli_mcp import jsonc
 from gemini_cli_mcp.cli.install.server_entry import SERVER_NAME
 from gemini_cli_mcp.errors import ConfigError
 from gemini_cli_mcp.json_values import JsonObject, object_or_empty
+from gemini_cli_mcp.platforms import files
 
 MAX_BYTES = 20 << 20
 """Maximum size of a configuration file; Claude Code's has reached several megabytes."""
@@ -84,6 +83,8 @@ class ConfigFile:
 
     def make_private(self) -> bool:
         """Take the permissions of other users away; return whether they had any."""
+        if not files.HAS_MODES:
+            return False
         try:
             mode = stat.S_IMODE(self.path.stat().st_mode)
             if mode & 0o077:
@@ -111,10 +112,10 @@ class ConfigFile:
                 file.write(data)
             temporary.chmod(mode)
             if status is not None and self.original is not None:
-                _set_owner(temporary, status)
+                files.keep_owner(temporary, status)
                 copy = _write_copy(target, self.original, status)
             self._require_unchanged()
-            temporary.replace(target)
+            files.replace(temporary, target)
         except BaseException:
             if copy:
                 copy.unlink(missing_ok=True)  # nothing was changed, so there is nothing to undo
@@ -190,23 +191,11 @@ def _write_copy(target: Path, original: bytes, status: os.stat_result) -> Path:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(original)
-            _set_owner(copy, status)
+            files.keep_owner(copy, status)
         except BaseException:
             copy.unlink(missing_ok=True)
             raise
         return copy
-
-
-def _set_owner(path: Path, status: os.stat_result) -> None:
-    """Let the file belong to the user it belonged to before, also when run with sudo."""
-    if sys.platform == "win32":
-        return
-    new = path.stat()
-    if new.st_uid != status.st_uid:
-        os.chown(path, status.st_uid, status.st_gid)
-    elif new.st_gid != status.st_gid:
-        with suppress(PermissionError):  # a group that this user is not in
-            os.chown(path, -1, status.st_gid)
 
 
 def _not_changed(path: Path, reason: str, *, hint: str | None = None) -> ConfigError:

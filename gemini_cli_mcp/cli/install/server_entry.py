@@ -16,14 +16,9 @@ from gemini_cli_mcp.cli.install.clients import ClientConfig
 from gemini_cli_mcp.errors import CliNotFound, InvalidInput
 from gemini_cli_mcp.installation import DISTRIBUTION
 from gemini_cli_mcp.json_values import JsonObject, list_or_empty, object_or_empty
+from gemini_cli_mcp.platforms.folders import desktop_app_environ
 from gemini_cli_mcp.providers.antigravity.binary import find_agy
-from gemini_cli_mcp.providers.gemini.binary import (
-    DESKTOP_APP_PATH,
-    GeminiBinary,
-    desktop_app_environ,
-    find_gemini,
-    find_node,
-)
+from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, find_gemini, find_node
 from gemini_cli_mcp.settings.env import Settings
 from gemini_cli_mcp.settings.variable_names import find_misspelt
 
@@ -107,7 +102,7 @@ def build_entry_env(
     combined = {**environ, **new}
     if AGY_PATH in new:
         with suppress(CliNotFound):
-            new[AGY_PATH] = str(find_agy(new[AGY_PATH], combined))
+            new[AGY_PATH] = str(find_agy(new[AGY_PATH], combined).path)
     candidates = [new.get(CLI_PATH)]
     if CLI_PATH not in new:
         candidates = [old_values.get(CLI_PATH), environ.get(CLI_PATH, "").strip() or "gemini"]
@@ -133,9 +128,10 @@ def _path_to_node(
     binary: GeminiBinary, environ: Mapping[str, str], old_path: str | None
 ) -> dict[str, str]:
     """Return a PATH if the client would not find the Node that gemini needs."""
-    path = old_path or DESKTOP_APP_PATH
+    desktop_environ = desktop_app_environ(environ)
+    path = old_path or desktop_environ.get("PATH", "")
     node = find_node(binary, environ)
-    if not node or find_node(binary, {**desktop_app_environ(environ), "PATH": path}):
+    if not node or find_node(binary, {**desktop_environ, "PATH": path}):
         return {}
     return {"PATH": os.pathsep.join((str(Path(node).parent), path))}
 

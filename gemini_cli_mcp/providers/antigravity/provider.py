@@ -22,8 +22,10 @@ from gemini_cli_mcp.errors import (
     InvalidInput,
 )
 from gemini_cli_mcp.json_values import JsonValue
+from gemini_cli_mcp.platforms.folders import home_folder
+from gemini_cli_mcp.platforms.programs import max_argument_bytes
 from gemini_cli_mcp.process.run import Completed, read_output, run
-from gemini_cli_mcp.providers.antigravity.binary import INSTALL_HINT, find_agy
+from gemini_cli_mcp.providers.antigravity.binary import INSTALL_HINT, AgyBinary, find_agy
 from gemini_cli_mcp.providers.antigravity.events import SEARCH_TOOL, AgyEventLog
 from gemini_cli_mcp.providers.antigravity.failures import classify_failure
 from gemini_cli_mcp.providers.base import GroundingOptions, Reply
@@ -39,8 +41,6 @@ MIN_VERSION = (1, 1, 15)
 """Older versions lose output without a terminal and corrupt non-ASCII text."""
 GEMINI_KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS")
 """Credentials of the gemini CLI, which agy should not see."""
-MAX_ARGUMENT_BYTES = 100_000
-"""Maximum size of a prompt passed as an argument; longer ones are sent on stdin."""
 TERMS_NOTICE = (
     "The provider antigravity uses your own Antigravity login. Google's terms are ambiguous about "
     "automated use by other programs, and accounts have been suspended for related uses. Prefer an "
@@ -111,10 +111,10 @@ class AntigravityProvider:
         With `accept_failed_with_sources`, a run that found sources before it failed is accepted.
         """
         binary = find_agy(self._settings.agy_path, self._environ)
-        argv = [str(binary), "--output-format", "stream-json", "--disable-slash-commands"]
+        argv = [*binary.argv, "--output-format", "stream-json", "--disable-slash-commands"]
         argv += flags or ["--effort", "low"]
         stdin = b""
-        if len(prompt.encode()) <= MAX_ARGUMENT_BYTES:
+        if len(prompt.encode()) <= max_argument_bytes():
             argv += ["--print-timeout", f"{self._timeout:.0f}s", f"--print={prompt}"]
         else:
             argv += ["--input-format", "stream-json"]
@@ -165,30 +165,30 @@ class AntigravityProvider:
     def _timeout(self) -> float:
         return max(self._settings.timeout, self._settings.round_timeout)
 
-    async def _check_version(self, binary: Path) -> None:
+    async def _check_version(self, binary: AgyBinary) -> None:
         """Check each binary once; log the terms notice with the first."""
-        if binary in self._checked_binaries:
+        if binary.path in self._checked_binaries:
             return
         with self._workspace.os_errors_as_config_error():
             working_folder = self._workspace.folder("antigravity", "work")
         try:
             output = await read_output(
-                [str(binary), "--version"], env=self._environment(), cwd=working_folder
+                [*binary.argv, "--version"], env=self._environment(), cwd=working_folder
             )
         except OSError as error:
             raise CliNotFound(
-                f"{binary} cannot be run: {error.strerror}.", hint=INSTALL_HINT
+                f"{binary.path} cannot be run: {error.strerror}.", hint=INSTALL_HINT
             ) from None
         version = _VERSION.search(f"{output.stdout}\n{output.stderr}")
         if version is None:
-            raise CliNotFound(f"{binary} does not report its version.", hint=INSTALL_HINT)
+            raise CliNotFound(f"{binary.path} does not report its version.", hint=INSTALL_HINT)
         if tuple(map(int, version.groups())) < MIN_VERSION:
             min_version = ".".join(map(str, MIN_VERSION))
             message = f"agy {version[0]} is too old: {min_version} or newer is required."
             raise CliNotFound(message, hint=INSTALL_HINT)
         if not self._checked_binaries:
             logger.warning("%s", TERMS_NOTICE)
-        self._checked_binaries.add(binary)
+        self._checked_binaries.add(binary.path)
 
     @cached_property
     def _allowed_variables(self) -> dict[str, str]:
@@ -204,7 +204,7 @@ class AntigravityProvider:
         return variables | {"AGY_CLI_DISABLE_AUTO_UPDATE": "1", "NO_COLOR": "1"}
 
     def _uses_api_key(self) -> bool:
-        home = Path(self._environ.get("HOME") or Path.home())
+        home = home_folder(self._environ)
         try:
             text = (home / ".gemini/antigravity-cli/settings.json").read_text(encoding="utf-8")
             agy_settings = cast("JsonValue", json.loads(text))

@@ -2,23 +2,24 @@
 
 GEMINI_CLI_HOME is the only isolation that works (measured on 0.61): the user's GEMINI.md,
 extensions, MCP servers, hooks and skills are not loaded, and `tools.core` is also the complete
-list of tools. Sign-in files are symlinked, never read or copied.
+list of tools. Sign-in files are linked and never read; see sign_in_files.py for copies.
 """
 
 import json
-import os
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 
 from gemini_cli_mcp import prompts
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.platforms import files
 from gemini_cli_mcp.providers.base import GroundingOptions
 from gemini_cli_mcp.providers.child_environment import allowed_variables
 from gemini_cli_mcp.providers.gemini.events import FETCH_TOOL, SEARCH_TOOL
+from gemini_cli_mcp.providers.gemini.sign_in_files import SignInFiles
 from gemini_cli_mcp.providers.gemini.sign_ins import SignIn, is_cli_variable
 from gemini_cli_mcp.providers.gemini.telemetry_reader import (
     DISABLED_ENVIRONMENT,
@@ -58,6 +59,8 @@ class Home:
     """An empty folder to run in: the CLI inlines `@file` from its working folder."""
     has_telemetry: bool = True
     """Whether runs write telemetry; only runs with tools do."""
+    sign_in_files: SignInFiles = field(default_factory=lambda: SignInFiles({}))
+    """Of the one process that the home was prepared for."""
 
     def create_temp_folder(self) -> Path:
         """Create a folder for the files of one process, such as error reports.
@@ -112,13 +115,18 @@ def inherited_variables(
 def prepare_home(workspace: Workspace, profile: Profile, sign_in: SignIn, limits: Limits) -> Home:
     """Create or update the home for this profile and sign-in."""
     name = f"{profile.name}-{sign_in.auth_type or 'auto'}"
+    config_folder = workspace.folder(name, "home", ".gemini")
     # The CLI loads the first `.gemini/.env` in its working folder or a parent. Ours comes before
     # the user's, and is empty unless this sign-in uses the user's file.
-    _link_or_create_empty(workspace.folder(".gemini") / ".env", sign_in.env_file)
-    home = Home(workspace.folder(name, "home"), workspace.folder(name, "work"), bool(profile.tools))
-    config_folder = workspace.folder(name, "home", ".gemini")
+    targets = {workspace.folder(".gemini") / ".env": sign_in.env_file}
     if sign_in.login_file:
-        _link_or_create_empty(config_folder / "oauth_creds.json", sign_in.login_file)
+        targets[config_folder / "oauth_creds.json"] = sign_in.login_file
+    home = Home(
+        workspace.folder(name, "home"),
+        workspace.folder(name, "work"),
+        bool(profile.tools),
+        SignInFiles(targets),
+    )
     _write_atomically(
         config_folder / "system.md",
         prompts.template_path("system-prompt").read_text(encoding="utf-8"),
@@ -130,25 +138,13 @@ def prepare_home(workspace: Workspace, profile: Profile, sign_in: SignIn, limits
     return home
 
 
-def _link_or_create_empty(path: Path, target: Path | None) -> None:
-    current_target = path.readlink() if path.is_symlink() else None
-    if os.path.lexists(path) and current_target == target:
-        return
-    temp_path = path.with_name(f"{path.name}.{token_hex(4)}")
-    if target:
-        temp_path.symlink_to(target)
-    else:
-        temp_path.touch(mode=0o600)
-    temp_path.replace(path)
-
-
 def _write_atomically(path: Path, text: str) -> None:
     """Write the file atomically: other runs may be reading it."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     temp_path = path.with_name(f"{path.name}.{token_hex(4)}")
-    temp_path.write_text(text, encoding="utf-8")
-    temp_path.replace(path)
+    temp_path.write_text(text, encoding="utf-8", newline="\n")
+    files.replace(temp_path, path)
 
 
 def _build_settings(profile: Profile, sign_in: SignIn, limits: Limits) -> dict[str, object]:

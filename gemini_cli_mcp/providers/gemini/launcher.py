@@ -1,13 +1,14 @@
 """Prepare the processes of the CLI: the binary, the home folder, the arguments, the environment."""
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from gemini_cli_mcp.errors import CliNotFound
+from gemini_cli_mcp.platforms import files
 from gemini_cli_mcp.providers.gemini.api_route import ApiRoute, find_route
 from gemini_cli_mcp.providers.gemini.binary import GeminiBinary, child_path, find_gemini
 from gemini_cli_mcp.providers.gemini.failing_calls import FailingCalls
@@ -57,11 +58,15 @@ class Launch:
     """How it reaches the API."""
 
     def delete_temp_folder(self) -> None:
-        shutil.rmtree(self.temp_folder, ignore_errors=True)
+        """Delete what only the process needed, once it has ended."""
+        self.home.sign_in_files.release()
+        with suppress(OSError):  # what remains is deleted with our own folder
+            files.delete_folder(self.temp_folder)
 
     def delete_home(self) -> None:
         """Delete the home with all that belongs to it."""
-        shutil.rmtree(self.home.path.parent, ignore_errors=True)
+        with suppress(OSError):
+            files.delete_folder(self.home.path.parent)
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,8 @@ class Launcher:
             return None
         # The time of modification can be restored by whoever writes the file; the other one is
         # the time of creation on Windows.
-        files = tuple((stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
-        return LaunchSpec(binary, sign_in, files)
+        file_states = tuple((stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
+        return LaunchSpec(binary, sign_in, file_states)
 
     def prepare_run(self, binary: GeminiBinary, profile: Profile, file: Path | None) -> RunLaunch:
         """Prepare a run with the first sign-in; a correction runs in the folder of `file`."""
@@ -203,7 +208,11 @@ class Launcher:
     def _prepare_home(self, profile: Profile, sign_in: SignIn) -> tuple[Home, Path]:
         with self._workspace.os_errors_as_config_error():
             home = prepare_home(self._workspace, profile, sign_in, self._settings.limits)
-            return home, home.create_temp_folder()
+            try:
+                return home, home.create_temp_folder()
+            except OSError:
+                home.sign_in_files.release()
+                raise
 
     def _environment(self, binary: GeminiBinary, home: Home, temp_folder: Path) -> dict[str, str]:
         environment = home.environment(self._inherited_variables, temp_folder)

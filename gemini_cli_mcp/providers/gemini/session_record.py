@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from gemini_cli_mcp.json_values import JsonValue
+from gemini_cli_mcp.platforms import files
 from gemini_cli_mcp.providers.gemini.event_types import ToolArguments
 from gemini_cli_mcp.providers.gemini.events import (
     FETCH_TOOL,
@@ -79,7 +80,7 @@ def delete_unused_records(home: Path, min_age: float) -> None:
                 time.time() - path.stat().st_mtime >= min_age
                 and path.read_bytes().count(b"\n") <= LINES_BEFORE_PROMPT
             ):
-                path.unlink()
+                files.delete(path)
 
 
 def read_and_delete_record(
@@ -94,11 +95,14 @@ def read_and_delete_record(
     try:
         paths = list((home / ".gemini" / "tmp").glob(f"*/chats/{name}"))
         record = _read_record(paths[0], official=official) if paths else None
-        for path in paths:
-            path.unlink(missing_ok=True)
     except OSError as error:
-        logger.warning("Cannot read or delete session record: %s", error.strerror)
+        logger.warning("Cannot read session record: %s", error.strerror)
         return None
+    try:
+        for path in paths:
+            files.delete(path)
+    except OSError as error:  # it is deleted with its home
+        logger.warning("Cannot delete session record: %s", error.strerror)
     return record
 
 

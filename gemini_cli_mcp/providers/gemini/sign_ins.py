@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemini_cli_mcp.platforms.folders import home_folder
+
 
 @dataclass(frozen=True)
 class SignIn:
@@ -41,7 +43,7 @@ def available_sign_ins(environ: Mapping[str, str]) -> list[SignIn]:
 
 def user_folder(environ: Mapping[str, str]) -> Path:
     """Return the user's own `.gemini` folder."""
-    return Path(environ.get("GEMINI_CLI_HOME") or environ.get("HOME") or Path.home()) / ".gemini"
+    return Path(environ.get("GEMINI_CLI_HOME") or home_folder(environ)) / ".gemini"
 
 
 def is_signed_in(environ: Mapping[str, str]) -> bool:
