@@ -2,8 +2,12 @@
 # `install` prepares a folder with its own lock file, and `setup_tests` does both for everything
 # that the tests need. Each step is skipped until its lock file changes.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-python=.venv/bin/python
-PATH=$PWD/.venv/bin:$PATH  # the stub CLI is a Python program too
+case $(uname -s) in
+  MINGW* | MSYS*) bin=Scripts ;;  # Git Bash on Windows
+  *) bin=bin ;;
+esac
+python=.venv/$bin/python
+PATH=$PWD/.venv/$bin:$PATH  # the stub CLI is a Python program too
 
 setup() {
   # The development lock includes everything needed to run.
@@ -73,5 +77,5 @@ setup_renderers() {
 
 install_mcp1_client() {
   "$OLDPWD/$python" -m venv .venv
-  .venv/bin/python -m pip --disable-pip-version-check -qq install --require-hashes -r mcp1.txt
+  ".venv/$bin/python" -m pip --disable-pip-version-check -qq install --require-hashes -r mcp1.txt
 }
