@@ -80,6 +80,7 @@ class Workspace:
         root.mkdir(mode=0o700)
         lock = -1
         try:
+            files.make_private(root)
             flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | files.O_BINARY
             lock = os.open(root / LOCK_FILE, flags, 0o600)
             # Locked before the content is written: a concurrent cleanup finds either an

@@ -1,5 +1,6 @@
 """Fixtures shared by all test modules."""
 
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pytest_mock import MockerFixture
 from gemini_cli_mcp.process import child
 from tests.support import IS_WINDOWS, REDIRECT, Clock, Stub, model_answer, use_real_cli
 from tests.support.fake_api import FakeApi, fake_api
+from tests.support.faults import FAULTS
 from tests.support.matrix import representatives
 from tests.support.openai_clients import (
     EVERY_CLIENT,
@@ -92,6 +94,15 @@ def quick_base(
     folder = tmp_path_factory.mktemp("gateway")
     with running_gateway(gateway_environment(folder, upstream), limits=QUICK_LIMITS) as address:
         yield address
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On macOS, skip the children that left their group and lost their parents (a known limit)."""
+    skip = pytest.mark.skip(reason="the guardian of macOS does not find these processes")
+    for item in items if sys.platform == "darwin" else ():
+        callspec = getattr(item, "callspec", None)
+        if callspec and FAULTS.get(callspec.params.get("fault"), {}).get("escape"):
+            item.add_marker(skip)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

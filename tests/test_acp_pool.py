@@ -30,6 +30,7 @@ from tests.support import (
     eventually,
     fake_gemini,
     model_answer,
+    require_proc,
     use_real_cli,
 )
 from tests.support.acp import SharedSlotsFirst, acp_program
@@ -440,6 +441,7 @@ async def test_an_unused_process_makes_room_for_one_of_another_kind(
         [first] = program.pids()
         await program.wait_ready(except_pids=[first], model="gemini-2.5-pro")
         [second] = program.pids()
+        require_proc()
         command = Path(f"/proc/{second}/cmdline").read_bytes().split(b"\0")
         environ = Path(f"/proc/{second}/environ").read_bytes().split(b"\0")
         await program.wait_ready(except_pids=[second])  # to make room is not a failure

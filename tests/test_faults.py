@@ -11,9 +11,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.errors import GeminiMcpError
+from gemini_cli_mcp.process import guardian_main
 from tests.support import Clock, Stub, command, eventually, is_alive, parent_pid
+from tests.support.binaries import make_executable
 from tests.support.faults import FAULTS, fault_reached, wait_until_nothing_left
 from tests.support.matrix import representatives
 from tests.support.mcp_server import SEARCH_FRAMES, start_server
@@ -110,6 +113,32 @@ async def test_on_macos_a_killed_server_leaves_nothing_behind(stub: Stub, fault:
     with start_server(stub, *SEARCH_FRAMES, program=["-c", MACOS_PROGRAM]) as server:
         await eventually(fault_reached(stub, FAULTS[fault]))
         server.kill()
+
+    await wait_until_nothing_left(stub)
+
+
+@pytest.mark.parametrize("ps", ["sleep 100", "echo a b c d", "exit 1", ""])
+async def test_on_macos_a_run_ends_even_if_ps_fails(
+    stub: Stub, mocker: MockerFixture, tmp_path: Path, ps: str
+) -> None:
+    program = make_executable(tmp_path / "ps")
+    program.write_text(f"#!/bin/sh\n{ps}\n")
+    text = Path(guardian_main.__file__).read_text()
+    changed = tmp_path / "guardian_main.py"
+    changed.write_text(text.replace(f'PS = "{guardian_main.PS}"', f'PS = "{program}"'))
+    assert changed.read_text() != text
+    if not ps:
+        program.unlink()
+    mocker.patch.object(guardian_main, "__file__", str(changed))
+    mocker.patch.object(sys, "platform", "darwin")
+    fault = FAULTS["has twenty stubborn children"]
+    stub.plays(fault)
+    call = asyncio.ensure_future(stub.search())
+    await eventually(fault_reached(stub, fault))
+
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
 
     await wait_until_nothing_left(stub)
 

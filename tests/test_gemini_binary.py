@@ -118,20 +118,21 @@ shim(process.argv[2], process.argv[3]).catch((error) => { console.error(error); 
 @needs_posix
 def test_npms_windows_shims_are_resolved(tmp_path: Path, has_node: bool) -> None:
     script = install_official_cli(tmp_path / "npm", "0.61.0").resolve()
+    script.write_text("#!/usr/bin/env node\n")
     npm_root = ["npm", "root", "--global"]
     modules = subprocess.run(npm_root, capture_output=True, text=True, check=True).stdout.strip()
     shim = tmp_path / "npm" / "gemini"
     subprocess.run(["node", "-e", WRITE_SHIM, modules, script, shim], check=True)
-    node_exe = tmp_path / "npm" / "node.exe"
+    sibling = tmp_path / "npm/node"  # called node.exe on Windows
     if has_node:
-        node_exe.touch()
+        make_executable(sibling)
 
     node = make_executable(tmp_path / "bin/node")
 
     binary = find_gemini(str(shim.with_suffix(".cmd")), {"PATH": str(node.parent)})
 
     assert binary.version == "0.61.0"
-    assert binary.argv[0] == str(node_exe if has_node else node)
+    assert binary.argv[0] == str(sibling if has_node else node)
     assert Path(binary.argv[1]).resolve() == script
 
 
@@ -139,5 +140,5 @@ def test_npms_windows_shims_are_resolved(tmp_path: Path, has_node: bool) -> None
 def test_a_batch_file_that_is_not_a_shim_is_refused(tmp_path: Path, suffix: str) -> None:
     path = make_executable(tmp_path / f"gemini{suffix}")
 
-    with pytest.raises(CliNotFound, match="batch file that does more than start a Node script"):
+    with pytest.raises(CliNotFound, match="batch file other than those that npm and pnpm write"):
         find_gemini(str(path), {"PATH": ""})

@@ -29,6 +29,8 @@ from gemini_cli_mcp.errors import (
 )
 from gemini_cli_mcp.execution_errors import PermissionDenied
 from gemini_cli_mcp.limits import Limits
+from gemini_cli_mcp.platforms.programs import max_argument_bytes
+from gemini_cli_mcp.providers.antigravity import provider as antigravity
 from gemini_cli_mcp.providers.antigravity.events import AgyEventLog
 from gemini_cli_mcp.research.grounded_search import error_markdown
 from tests.support import (
@@ -41,6 +43,7 @@ from tests.support import (
     Result,
     Stub,
     eventually,
+    is_alive,
     model_answer,
     search_with_sources,
 )
@@ -238,10 +241,15 @@ async def test_agy_gets_the_api_key_if_its_settings_select_the_gemini_provider(
     assert providers.agy_runs[0]["environment"]["GEMINI_API_KEY"] == "test-key"
 
 
-async def test_a_long_prompt_is_passed_to_agy_on_stdin(providers: Providers) -> None:
+@pytest.mark.parametrize(("platform", "word_count"), [("linux", 40_000), ("win32", 4_000)])
+async def test_a_long_prompt_is_passed_to_agy_on_stdin(
+    providers: Providers, mocker: MockerFixture, platform: str, word_count: int
+) -> None:
+    max_bytes = max_argument_bytes(platform)
+    mocker.patch.object(antigravity, "max_argument_bytes", return_value=max_bytes)
     providers.use("antigravity")
     turn = {
-        "response": model_answer("word " * 40_000),
+        "response": model_answer("word " * word_count),
         "searches": [{"query": "sky", "output": "x"}],
     }
     file = providers.agy_runs_dir.parent / "turn.json"
@@ -264,7 +272,7 @@ async def test_an_agy_process_that_hangs_after_its_result_is_killed(providers: P
         await providers.grounded_search()
 
     pid = providers.agy_runs[0]["pid"]
-    await eventually(lambda: not Path(f"/proc/{pid}").exists())
+    await eventually(lambda: not is_alive(pid))
 
 
 @pytest.mark.parametrize("version", ["1.1.14", "0.9", "what"])

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -29,12 +30,13 @@ from tests.support.cli import run_command
 from tests.support.matrix import representatives
 from tests.support.mcp_server import structured_result
 
+APP_FILES = "Library/Application Support" if sys.platform == "darwin" else ".config"
 CONFIG_FILES = {
-    "claude-desktop": ".config/Claude/claude_desktop_config.json",
+    "claude-desktop": f"{APP_FILES}/Claude/claude_desktop_config.json",
     "claude-code": ".claude.json",
     "cursor": ".cursor/mcp.json",
-    "vscode": ".config/Code/User/mcp.json",
-    "vscode-insiders": ".config/Code - Insiders/User/mcp.json",
+    "vscode": f"{APP_FILES}/Code/User/mcp.json",
+    "vscode-insiders": f"{APP_FILES}/Code - Insiders/User/mcp.json",
     "windsurf": ".codeium/windsurf/mcp_config.json",
     "zed": ".config/zed/settings.json",
 }
@@ -566,7 +568,8 @@ def test_a_disabled_entry_stays_disabled_and_is_mentioned(
 
     completed = install(stub, client)
 
-    assert f"the entry is disabled; enable it in {CLIENTS[client].title}" in completed.stderr
+    path = stub.home / CONFIG_FILES[client]
+    assert f"the entry in {path} is disabled; enable it" in completed.stderr
     assert flag.items() <= read_entry(stub, client).items()
 
 

@@ -3,21 +3,23 @@
 import io
 import os
 import select
-import socket
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+import anyio
 import pytest
 from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.cli.install.clients import CLIENTS
 from gemini_cli_mcp.errors import CliNotFound
-from gemini_cli_mcp.http_common.serving import bind_socket
 from gemini_cli_mcp.platforms import files, folders, programs, streams
-from gemini_cli_mcp.platforms.programs import NotRunnable, command_line, find_program, shim_target
+from gemini_cli_mcp.platforms.programs import NotRunnable, command_line, find_program
+from gemini_cli_mcp.platforms.stop_signals import receive_stop_signals
 from gemini_cli_mcp.process.foreground import run_in_foreground
 from gemini_cli_mcp.providers.antigravity.binary import find_agy, is_editor_launcher
 from gemini_cli_mcp.providers.child_environment import allowed_variables, system_variables
@@ -40,9 +42,8 @@ WINDOWS_ENVIRON = {
 
 def test_windows_has_the_home_that_node_sees() -> None:
     assert str(folders.home_folder(WINDOWS_ENVIRON, "win32")) == PROFILE
-    assert (
-        str(folders.home_folder({"HOME": "/home/me", "USERPROFILE": "x"}, "darwin")) == "/home/me"
-    )
+    environ = {"HOME": "/home/me", "USERPROFILE": "x"}
+    assert folders.home_folder(environ, "darwin") == Path("/home/me")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,13 @@ def test_only_absolute_folders_of_path_are_searched(
     platform: str, path: str, expected: list[str]
 ) -> None:
     assert folders.path_folders(path, platform) == expected
+
+
+def test_a_path_can_have_folders_with_semicolons() -> None:
+    path = folders.join_path([r"D:\b;c", r"C:\a"], "win32")
+
+    assert path == r'"D:\b;c";C:\a'
+    assert folders.path_folders(path, "win32") == [r"D:\b;c", r"C:\a"]
 
 
 def test_programs_are_searched_where_windows_installers_put_them() -> None:
@@ -158,11 +166,38 @@ IF EXIST "%dp0%\node.exe" (
 
 endLocal & goto #_undefined_# 2>NUL || title %COMSPEC% & "%_prog%"  "%dp0%\lib\cli.js" %*
 """
-PNPM_SHIM = r"""@SETLOCAL
-@IF NOT DEFINED NODE_PATH (
-  @SET "NODE_PATH=C:\pnpm\global\node_modules"
+SCRIPT_SHIMS = {
+    "npm": NPM_SHIM,
+    "npm 6": r"""@ECHO off
+SETLOCAL
+CALL :find_dp0
+
+IF EXIST "%dp0%\node.exe" (
+  SET "_prog=%dp0%\node.exe"
 ) ELSE (
-  @SET "NODE_PATH=C:\pnpm\global\node_modules;%NODE_PATH%"
+  SET "_prog=node"
+  SET PATHEXT=%PATHEXT:;.JS;=;%
+)
+
+"%_prog%"  "%dp0%\lib\cli.js" %*
+ENDLOCAL
+EXIT /b %errorlevel%
+:find_dp0
+SET dp0=%~dp0
+EXIT /b
+""",
+    "older npm": r"""@IF EXIST "%~dp0\node.exe" (
+  "%~dp0\node.exe"  "%~dp0\lib\cli.js" %*
+) ELSE (
+  @SETLOCAL
+  @SET PATHEXT=%PATHEXT:;.JS;=;%
+  node  "%~dp0\lib\cli.js" %*
+)""",
+    "pnpm": r"""@SETLOCAL
+@IF NOT DEFINED NODE_PATH (
+  @SET "NODE_PATH=C:\R&D\pnpm\node_modules"
+) ELSE (
+  @SET "NODE_PATH=C:\R&D\pnpm\node_modules;%NODE_PATH%"
 )
 @IF EXIST "%~dp0\node.exe" (
   "%~dp0\node.exe"  "%~dp0\lib\cli.js" %*
@@ -170,46 +205,88 @@ PNPM_SHIM = r"""@SETLOCAL
   @SET PATHEXT=%PATHEXT:;.JS;=;%
   node  "%~dp0\lib\cli.js" %*
 )
+""",
+}
+PNPM_OWN_NODE_SHIM = r"""@SETLOCAL
+@"C:\Program Files\pnpm\node.exe"  "%~dp0\lib\cli.js" %*
 """
 
 
-@pytest.mark.parametrize("shim", [NPM_SHIM, PNPM_SHIM], ids=["npm", "pnpm"])
+@pytest.mark.parametrize("writer", SCRIPT_SHIMS)
 def test_the_batch_files_of_package_managers_are_replaced_by_node(
-    tmp_path: Path, shim: str
+    tmp_path: Path, writer: str
 ) -> None:
     path, node = tmp_path / "cli.cmd", make_executable(tmp_path / "node/node.exe")
-    path.write_bytes(shim.replace("\n", "\r\n").encode())
+    path.write_bytes(SCRIPT_SHIMS[writer].replace("\n", "\r\n").encode())
+    make_executable(node.with_suffix(".cmd"))
 
     command = command_line(path, [str(node.parent)], "win32")
 
     assert command == (str(node), str(tmp_path / "lib/cli.js"))
 
 
+def test_a_batch_file_may_name_its_node(tmp_path: Path) -> None:
+    path = tmp_path / "cli.cmd"
+    path.write_text(PNPM_OWN_NODE_SHIM)
+
+    command = command_line(path, [], "win32")
+
+    assert PureWindowsPath(command[0]) == PureWindowsPath("C:/Program Files/pnpm/node.exe")
+
+
+@pytest.mark.parametrize("name", ["node.cmd", "node.bat", "node.com", "node"])
+def test_node_is_never_a_batch_file(tmp_path: Path, name: str) -> None:
+    """Version managers write such files. cmd.exe would get the prompt as an argument."""
+    path = tmp_path / "cli.cmd"
+    path.write_text(NPM_SHIM)
+    make_executable(tmp_path / "node" / name)
+
+    with pytest.raises(NotRunnable, match="needs Node"):
+        command_line(path, [str(tmp_path / "node")], "win32")
+
+
 @pytest.mark.parametrize(
-    ("old", "new"),
+    "text",
     [
-        ("%*\n", "%*\ncalc.exe\n"),
-        ("%*\n", '%*\n"%_prog%" "%dp0%\\lib\\other.js" %*\n'),
-        ("%*", "%* --yolo"),
-        ("%*", "& calc.exe %*"),
-        ("SETLOCAL", "SETLOCAL & calc.exe"),
-        ("SET dp0=%~dp0", "SET dp0=%~dp0 | calc.exe"),
-        ('"%_prog%"', '"%_prog%" --require ./other.js'),
-        ("title %COMSPEC%", "calc.exe"),
-        (NPM_SHIM, ""),
+        NPM_SHIM + "calc.exe\n",
+        "calc.exe\n" + NPM_SHIM,
+        NPM_SHIM.replace("%*", "%* --yolo"),
+        NPM_SHIM.replace("%*", "& calc.exe %*"),
+        NPM_SHIM.replace("SETLOCAL", "SETLOCAL & calc.exe"),
+        NPM_SHIM.replace("SET dp0=%~dp0", "SET dp0=C:\\other"),
+        NPM_SHIM.replace('dp0%\\node.exe"\n', 'dp0%\\sandbox.exe"\n'),
+        NPM_SHIM.replace('"%_prog%"', '"%_prog%" --require ./other.js'),
+        NPM_SHIM.replace("title %COMSPEC%", "calc.exe"),
+        NPM_SHIM.replace("GOTO start\n", ""),
+        NPM_SHIM.replace("GOTO start", "EXIT /b"),
+        NPM_SHIM.replace("lib\\cli.js", "C:\\other\\cli.js"),
+        NPM_SHIM.replace("SETLOCAL", "SETLOCAL\x0c"),
+        NPM_SHIM.replace("cli.js", "cli\0.js"),
+        SCRIPT_SHIMS["pnpm"].replace("node  ", "calc  "),
+        SCRIPT_SHIMS["pnpm"].replace('lib\\cli.js" %*\n)', 'lib\\other.js" %*\n)', 1),
+        SCRIPT_SHIMS["pnpm"].replace("NOT DEFINED NODE_PATH (", "DEFINED X call x.bat ("),
+        '@"%~dp0\\wrapper.cmd" %*',
+        *(f'@"{name}" %*' for name in ("agy.exe", ".\\agy.exe", "C:agy.exe", "\\agy.exe")),
+        '@node "cli.js" %*',
+        '@SETLOCAL\n@"node.exe" "%~dp0\\lib\\cli.js" %*',
+        "",
     ],
 )
-def test_a_batch_file_that_does_anything_else_is_refused(
-    tmp_path: Path, old: str, new: str
-) -> None:
+def test_a_batch_file_that_does_anything_else_is_refused(tmp_path: Path, text: str) -> None:
     """Not run through cmd.exe, which would interpret the prompt, and not replaced in part."""
-    path = tmp_path / "cli.cmd"
-    assert old in NPM_SHIM
-    path.write_text(NPM_SHIM.replace(old, new))
+    path, node = tmp_path / "cli.cmd", make_executable(tmp_path / "node.exe")
+    path.write_bytes(text.encode())
+    assert text not in SCRIPT_SHIMS.values()
 
-    assert shim_target(path) is None
-    with pytest.raises(NotRunnable, match="batch file"):
-        command_line(path, [], "win32")
+    with pytest.raises(NotRunnable):
+        command_line(path, [str(node.parent)], "win32")
+
+
+def test_a_batch_file_may_start_a_program_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "agy.cmd"
+    path.write_text('@SETLOCAL\n@"%~dp0\\bin\\agy.exe"   %*\n')
+
+    assert command_line(path, [], "win32") == (str(tmp_path / "bin/agy.exe"),)
 
 
 def test_a_batch_file_is_refused_for_agy_too(tmp_path: Path) -> None:
@@ -364,6 +441,55 @@ def test_a_copy_of_a_sign_in_file_is_deleted_after_its_last_use(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("no_links")
+def test_a_process_that_cannot_get_all_files_keeps_no_copy(tmp_path: Path) -> None:
+    original, path = tmp_path / "user.env", tmp_path / "ours.env"
+    original.write_text("GEMINI_API_KEY=k")
+
+    with pytest.raises(FileNotFoundError):
+        SignInFiles({path: original, tmp_path / "login": tmp_path / "missing"})
+
+    assert list(tmp_path.iterdir()) == [original]
+
+
+@pytest.mark.usefixtures("no_links")
+def test_a_copy_that_the_cli_deleted_is_made_again(tmp_path: Path) -> None:
+    original, path = tmp_path / "user.env", tmp_path / "ours.env"
+    original.write_text("GEMINI_API_KEY=k")
+    first = SignInFiles({path: original})
+    path.unlink()
+
+    second = SignInFiles({path: original})
+
+    assert path.exists()
+    first.release()
+    second.release()
+
+
+@pytest.mark.usefixtures("no_links")
+def test_the_end_of_a_copy_leaves_a_later_empty_file(tmp_path: Path) -> None:
+    """It keeps the CLI from the user's own file."""
+    original, path = tmp_path / "user.env", tmp_path / "ours.env"
+    original.write_text("GEMINI_API_KEY=k")
+    first = SignInFiles({path: original})
+
+    SignInFiles({path: None})
+    first.release()
+
+    assert path.read_bytes() == b""
+
+
+def test_a_read_only_sign_in_file_is_copied_on_windows(tmp_path: Path) -> None:
+    """A link to it could not be deleted there."""
+    original, path = tmp_path / "user.env", tmp_path / "ours.env"
+    original.write_text("GEMINI_API_KEY=k")
+    original.chmod(0o400)
+
+    assert files.link_or_copy(original, path, "win32")
+
+    assert path.stat().st_mode & 0o200 and path.stat().st_mtime_ns == original.stat().st_mtime_ns
+
+
+@pytest.mark.usefixtures("no_links")
 def test_a_changed_sign_in_file_is_copied_again(tmp_path: Path) -> None:
     original, path = tmp_path / "user.env", tmp_path / "ours.env"
     original.write_text("GEMINI_API_KEY=old")
@@ -423,16 +549,20 @@ def test_a_closed_pipe_is_recognized_on_windows() -> None:
     assert streams.is_broken_pipe(OSError(22, "Invalid argument"), "win32")
     assert streams.is_broken_pipe(BrokenPipeError(), "linux")
     assert not streams.is_broken_pipe(OSError(22, "Invalid argument"), "linux")
+    invalid_name = sharing_violation(123)
+    invalid_name.errno = 22
+    assert not streams.is_broken_pipe(invalid_name, "win32")
     assert not streams.is_broken_pipe(OSError(28, "No space left"), "win32")
 
 
-def test_a_port_in_use_cannot_be_taken_over(mocker: MockerFixture) -> None:
-    """SO_REUSEADDR would allow that on Windows, where it is not used."""
-    option = mocker.patch("gemini_cli_mcp.http_common.serving.ADDRESS_OPTION", socket.SO_KEEPALIVE)
+@needs_posix
+async def test_a_stop_signal_that_another_thread_handles_is_noticed() -> None:
+    def send() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-    with bind_socket("127.0.0.1", 0) as sock:
-        assert sock.getsockopt(socket.SOL_SOCKET, option)
-        assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+    with receive_stop_signals() as signals, anyio.fail_after(10):
+        threading.Timer(0.1, send).start()
+        assert await anext(signals) == signal.SIGTERM
 
 
 def test_windows_waits_for_a_program_in_the_foreground(mocker: MockerFixture) -> None:

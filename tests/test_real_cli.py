@@ -33,6 +33,7 @@ from tests.support import (
     eventually,
     is_alive,
     model_answer,
+    require_proc,
 )
 from tests.support.fake_api import SEARCH, Body, FakeApi
 from tests.support.matrix import needs_posix, needs_real_cli, representatives
@@ -566,6 +567,7 @@ async def test_cancelling_a_job_during_a_search_ends_its_processes(
 
 def command_line(pid: int) -> str:
     with suppress(OSError):
+        require_proc()
         arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         return " ".join(arguments) if "gemini_cli_mcp" not in arguments else ""
     return ""

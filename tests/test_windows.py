@@ -1,9 +1,13 @@
 """What only a Windows can show: run by scripts/windows-test (Wine) and on windows-latest in CI."""
 
+# The stubs of pywin32 have no types for handles.
+# pyright: basic, reportArgumentType=false, reportMissingModuleSource=false
+
 import asyncio
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -16,6 +20,11 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+import pywintypes
+import win32api
+import win32con
+import win32process
+import win32security
 from mcp import Client, StdioServerParameters
 from pytest_mock import MockerFixture
 
@@ -295,25 +304,31 @@ async def test_the_end_of_the_server_or_its_client_leaves_nothing_behind(
 
 
 @needs_real_cli
-async def test_killing_a_server_ends_its_node_processes(real: Stub, api: FakeApi) -> None:
+async def test_killing_a_server_ends_its_node_processes(
+    real: Stub, api: FakeApi, tmp_path: Path
+) -> None:
     """One process waits for its prompt, and one for the API."""
+    node = Path(shutil.copy(str(shutil.which("node")), tmp_path))
+    real.environ["PATH"] = str(tmp_path)
     api.hangs = True
-    before = node_pids()
     with start_server(real, *SEARCH_FRAMES) as server:
-        await eventually(lambda: api.waiting and len(node_pids() - before) > 1, 60)
+        await eventually(lambda: api.waiting and process_count(node) > 1, 60)
         server.kill()
         await eventually(lambda: server.poll() is not None)
 
-    await eventually(lambda: not node_pids() - before)
+    await eventually(lambda: not process_count(node))
     await eventually(lambda: not remaining_after_next_start(real))
 
 
-def node_pids() -> set[int]:
-    output = subprocess.run(
-        ["tasklist", "/fo", "csv", "/nh"], capture_output=True, text=True, check=True
-    ).stdout
-    rows = [line.replace('"', "").split(",") for line in output.splitlines() if line]
-    return {int(row[1]) for row in rows if row[0].lower() == "node.exe"}
+def process_count(program: Path) -> int:
+    """Return how many processes run this program."""
+    count = 0
+    access = win32con.PROCESS_QUERY_INFORMATION | win32con.PROCESS_VM_READ
+    for pid in win32process.EnumProcesses():
+        with suppress(pywintypes.error):  # it has ended, or belongs to the system
+            process = win32api.OpenProcess(access, False, pid)
+            count += Path(win32process.GetModuleFileNameEx(process, 0)) == program
+    return count
 
 
 async def test_the_server_exits_with_its_parent_even_if_stdin_stays_open(stub: Stub) -> None:
@@ -364,8 +379,11 @@ def test_programs_in_the_current_folder_are_never_run(
     script.parent.mkdir(parents=True)
     script.write_text("")
     (script.parent / "package.json").write_text('{"version": "0.61.0"}')
-    shim = '@"%~dp0\\node.exe" "%~dp0\\node_modules\\@google\\gemini-cli\\gemini.js" %*\r\n'
-    (installed / "gemini.cmd").write_text(shim)
+    arguments = '"%~dp0\\node_modules\\@google\\gemini-cli\\gemini.js" %*'
+    (installed / "gemini.cmd").write_text(
+        f'@SETLOCAL\n@IF EXIST "%~dp0\\node.exe" (\n  "%~dp0\\node.exe" {arguments}\n'
+        f") ELSE (\n  @SET PATHEXT=%PATHEXT:;.JS;=;%\n  node {arguments}\n)\n"
+    )
     without_node = run_command(stub, "search", QUESTION)
     shutil.copy(STUB, installed / "node.exe")
     binary = find_gemini("gemini", stub.environ)
@@ -432,7 +450,7 @@ async def test_a_key_in_the_users_env_file_is_used(
 
     async with stdio_client(real) as client:
         result = await client.call_tool("search", {"query": QUESTION})
-        assert structured_result(result)["success"]
+        assert structured_result(result)["success"], result
         copies = [path for path in real.leftover_files() if path.name == ".env"]
         if place == "another disk":
             assert copies == []
@@ -559,6 +577,41 @@ async def test_output_of_a_megabyte_arrives_whole() -> None:
     assert [len(line) for line in output.stdout.splitlines()] == [1_000_000, 3]
 
 
-def test_unusable_names_are_refused() -> None:
-    with pytest.raises(CliNotFound):
-        find_gemini(str(Path("C:/Windows/notepad.txt")), os.environ)
+def test_a_file_that_is_no_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gemini.txt"
+    path.touch()
+
+    with pytest.raises(CliNotFound, match="cannot start a file of this type"):
+        find_gemini(str(path), os.environ)
+
+
+def test_the_folder_of_a_server_is_private(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path / "config")
+    folder = workspace.folder("home").parent
+
+    access = win32security.GetNamedSecurityInfo(
+        str(folder), win32security.SE_FILE_OBJECT, win32security.DACL_SECURITY_INFORMATION
+    ).GetSecurityDescriptorDacl()
+    sids = [access.GetAce(index)[2] for index in range(access.GetAceCount())]
+    everyone = win32security.CreateWellKnownSid(win32security.WinWorldSid, None)
+    members = win32security.CreateWellKnownSid(win32security.WinBuiltinUsersSid, None)
+    assert sids and everyone not in sids and members not in sids
+    workspace.close()
+
+
+@needs_real_cli
+async def test_a_read_only_sign_in_file_can_be_used_and_leaves_nothing(real: Stub) -> None:
+    del real.environ["GEMINI_API_KEY"]
+    (real.home / ".gemini").mkdir()
+    file = real.home / ".gemini/.env"
+    file.write_text("GEMINI_API_KEY=key-of-the-file\n")
+    file.chmod(stat.S_IREAD)
+    real.environ["GEMINI_MCP_READY"] = "0"
+
+    async with stdio_client(real) as client:
+        for _ in range(2):
+            result = await client.call_tool("search", {"query": QUESTION})
+            assert structured_result(result)["success"], result
+
+    assert real.leftover_files() == []
+    file.chmod(stat.S_IWRITE)

@@ -44,6 +44,12 @@ if sys.platform == "win32":
         """Whether other users can access the folder; Windows modes do not say that."""
         return False
 
+    def make_private(folder: Path) -> None:
+        """Take a new folder away from other users, who may see it if it is outside the profile."""
+        from gemini_cli_mcp.platforms.windows_acl import allow_only_user
+
+        allow_only_user(folder)
+
     def keep_owner(path: Path, status: os.stat_result) -> None:
         """Do nothing: nobody replaces the files of other users there."""
 else:
@@ -64,6 +70,9 @@ else:
     def accessible_to_others(folder: Path) -> bool:
         """Whether other users can access the folder."""
         return bool(stat.S_IMODE(folder.stat().st_mode) & 0o077)
+
+    def make_private(folder: Path) -> None:
+        """Do nothing: the mode of a new folder says who can see it."""
 
     def keep_owner(path: Path, status: os.stat_result) -> None:
         """Let a new file belong to the user of the one it replaces, also when run with sudo."""
@@ -93,17 +102,20 @@ def delete_folder(path: Path) -> None:
 def link_or_copy(target: Path, path: Path, platform: str = sys.platform) -> bool:
     """Create `path` as another name of the file `target`, or copy it; return whether it is a copy.
 
-    Symbolic links need a privilege on Windows. Hard links do not, but stay on one disk.
+    Symbolic links need a privilege on Windows. Hard links do not, but stay on one disk, and cannot
+    be deleted if the file is read-only.
     """
     if platform != "win32":
         path.symlink_to(target)
         return False
-    try:
-        path.hardlink_to(target)
-    except OSError:
-        shutil.copy2(target, path)  # with its time of change
-        return True
-    return False
+    status = target.stat()
+    if status.st_mode & stat.S_IWUSR:
+        with suppress(OSError):
+            path.hardlink_to(target)
+            return False
+    shutil.copyfile(target, path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return True
 
 
 def is_same_file(path: Path, target: Path) -> bool:

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 POSIX_DESKTOP_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
@@ -39,6 +39,13 @@ def path_folders(path: str, platform: str = sys.platform) -> list[str]:
         entries = [match[0].replace('"', "") for match in _WINDOWS_PATH_ENTRY.finditer(path)]
         return [entry for entry in entries if PureWindowsPath(entry).is_absolute()]
     return [entry for entry in path.split(":") if entry.startswith("/")]
+
+
+def join_path(folders: Iterable[str], platform: str = sys.platform) -> str:
+    """Return a PATH of these folders."""
+    if platform == "win32":
+        return ";".join(f'"{folder}"' if ";" in folder else folder for folder in folders)
+    return ":".join(folders)
 
 
 def install_folders(environ: Mapping[str, str], platform: str = sys.platform) -> Iterator[str]:

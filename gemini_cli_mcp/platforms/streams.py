@@ -52,7 +52,9 @@ def use_utf8_in_pipes(environ: Mapping[str, str], platform: str = sys.platform) 
 def is_broken_pipe(error: OSError, platform: str = sys.platform) -> bool:
     """Whether the reader of our output is gone; Windows reports that as an invalid argument."""
     return isinstance(error, BrokenPipeError) or (
-        platform == "win32" and error.errno == errno.EINVAL
+        platform == "win32"
+        and error.errno == errno.EINVAL
+        and getattr(error, "winerror", None) is None  # unlike, say, an invalid file name
     )
 
 

@@ -23,7 +23,7 @@ from gemini_cli_mcp.process import guardian_main
 
 PIPE_BYTES = 1 << 20
 """Size of the pipes: the gemini CLI exits with unflushed data, and 64 KiB pipes lost some of it."""
-PS_TIMEOUT = 2.0
+PS_TIMEOUT = 0.5
 GUARDIAN_TIMEOUT = 2.0
 """Seconds beyond the grace period for a guardian to kill a tree that ignores SIGTERM."""
 

@@ -10,10 +10,9 @@ session and forked twice, eventually becomes its child. Elsewhere it finds the d
 `ps`: by their parents and by the command's process group.
 
 A byte on LIFELINE means that the server wants the tree stopped; end of file without a byte means
-that the server has died. In that case the folder SCRATCH, if given, is removed as well. It is also
-removed if the server has deleted the file `lock` in it: a command that was still exiting may have
-written there afterwards. STATUS receives the lines `started PID`, `failed ERRNO`, `exited STATUS`
-and finally `clean`.
+that the server has died. Then the folder SCRATCH, if given, is removed as well, and also if the
+server has deleted the file `lock` in it: a command that was still exiting may have written there
+afterwards. STATUS receives the lines `started PID`, `failed ERRNO`, `exited STATUS`, `clean`.
 
 Uses only the standard library, and little of it, because a guardian starts with every call.
 """
@@ -29,12 +28,11 @@ import time
 assert sys.platform != "win32"  # tells the type checker
 
 PS = "/bin/ps"
-PS_COLUMNS = ("-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat=")
-# One option each: where POSIX is followed, the rest of an option after `=` is a column header.
+PS_COLUMNS = ("-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat=")  # POSIX: one each
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PS_TIMEOUT = 0.5
 KILL_TIMEOUT = 1.0  # seconds for killed processes to disappear that are not our children
-Process = tuple[int, int]  # pid and parent
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -73,8 +71,7 @@ class Guardian:
         for descriptor in (self._wakeup_reader, wakeup_writer):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(wakeup_writer)
-        signal.signal(signal.SIGCHLD, self._on_signal)
-        for signal_number in STOP_SIGNALS:
+        for signal_number in (signal.SIGCHLD, *STOP_SIGNALS):
             signal.signal(signal_number, self._on_signal)
 
     def report(self, line: str) -> None:
@@ -199,7 +196,7 @@ class LinuxGuardian(Guardian):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
     def _find_tree(self) -> set[int]:
-        processes: list[Process] = []
+        processes: list[tuple[int, int]] = []
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
@@ -215,17 +212,19 @@ class PosixGuardian(Guardian):
     """Finds the tree with `ps`. An orphan that left the group before the first search is missed."""
 
     poll_interval = 0.1  # `ps` takes several milliseconds
+    _has_ps = True
 
     def _find_tree(self) -> set[int]:
-        processes: list[Process] = []
+        processes: list[tuple[int, int]] = []
         roots: set[int] = set()
-        for line in self._run_ps("-A", *PS_COLUMNS).splitlines():
-            pid, parent, group_id, state = line.split()[:4]
-            if not state.startswith(b"Z"):
+        output = self._run_ps("-A", *PS_COLUMNS) if self._has_ps else b""
+        for row in map(bytes.split, output.splitlines()):
+            pid, parent, group_id, state = row[:4] if len(row) > 3 else [b""] * 4
+            if (pid + parent + group_id).isdigit() and not state.startswith(b"Z"):
                 processes.append((int(pid), int(parent)))
                 if int(group_id) == self._child or int(pid) in self._signalled:
                     roots.add(int(pid))
-        # Without any output, because `ps` is not allowed: at least the command's group.
+        self._has_ps = bool(processes)  # it may hang, or not be allowed: then the group has to do
         return roots | _descendants(processes, roots) if processes else {-self._child}
 
     def _has_orphans(self, stop_started: float | None) -> bool:
@@ -242,9 +241,16 @@ class PosixGuardian(Guardian):
         except OSError:
             pid = 0
         os.close(writer)
-        with open(reader, "rb") as file:
-            text = file.read()
+        text, deadline = b"", time.monotonic() + PS_TIMEOUT
+        poller = select.poll()
+        poller.register(reader, select.POLLIN)
+        while poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            if not (chunk := os.read(reader, 1 << 16)):
+                break
+            text += chunk
+        os.close(reader)
         if pid:
+            _send_signal(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         try:
             os.read(self._wakeup_reader, 4096)  # its exit is not the exit that we wait for
@@ -253,18 +259,12 @@ class PosixGuardian(Guardian):
         return text
 
 
-def _descendants(processes: list[Process], roots: set[int]) -> set[int]:
-    """Return the pids of all descendants of `roots`."""
-    children: dict[int, list[int]] = {}
-    for pid, parent in processes:
-        children.setdefault(parent, []).append(pid)
-    descendants: set[int] = set()
-    parents = list(roots)
-    while parents:
-        child_pids = children.get(parents.pop(), [])
-        descendants.update(child_pids)
-        parents += child_pids
-    return descendants
+def _descendants(processes: list[tuple[int, int]], roots: set[int]) -> set[int]:
+    """Return the pids of all descendants of `roots`, given the pid and parent of each process."""
+    tree = set(roots)
+    while children := {pid for pid, parent in processes if parent in tree} - tree:
+        tree |= children
+    return tree - roots
 
 
 def _send_signal(pid: int, signal_number: int) -> bool:

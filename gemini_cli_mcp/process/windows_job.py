@@ -6,7 +6,7 @@ member of the job, so that nothing it starts is outside.
 """
 
 # The stubs of pywin32 have wrong types, and most of its results have none.
-# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportMissingModuleSource=false
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportMissingModuleSource=false, reportReturnType=false
 
 import asyncio
 import ctypes
@@ -41,15 +41,10 @@ class WindowsJob:
     exit_grace = 3.0  # nothing else lets the command write its last records
 
     def __init__(self) -> None:
-        self._job = win32job.CreateJobObject(None, "")
-        information = win32job.QueryInformationJobObject(
-            self._job, win32job.JobObjectExtendedLimitInformation
-        )
-        flags = win32job.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
-        information["BasicLimitInformation"]["LimitFlags"] |= flags
-        win32job.SetInformationJobObject(
-            self._job, win32job.JobObjectExtendedLimitInformation, information
-        )
+        try:
+            self._job = _create_job()
+        except pywintypes.error as error:
+            raise OSError(None, error.strerror) from None
 
     async def spawn(
         self,
@@ -111,3 +106,14 @@ class WindowsJob:
             self._job, win32job.JobObjectBasicAccountingInformation
         )
         return int(accounting["ActiveProcesses"])
+
+
+def _create_job() -> "pywintypes.HANDLEType":
+    job = win32job.CreateJobObject(None, "")
+    information = win32job.QueryInformationJobObject(
+        job, win32job.JobObjectExtendedLimitInformation
+    )
+    flags = win32job.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+    information["BasicLimitInformation"]["LimitFlags"] |= flags
+    win32job.SetInformationJobObject(job, win32job.JobObjectExtendedLimitInformation, information)
+    return job

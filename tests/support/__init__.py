@@ -302,6 +302,18 @@ def is_alive_on_windows(pid: int) -> bool:
         kernel.CloseHandle(handle)
 
 
+def ps_rows() -> list[tuple[int, int, str]]:
+    """Return the pid, the parent and the command of each process."""
+    output = subprocess.run(
+        ["/bin/ps", "-A", "-o", "pid=", "-o", "ppid=", "-o", "command="],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    rows = [line.split(maxsplit=2) for line in output.splitlines()]
+    return [(int(row[0]), int(row[1]), row[2]) for row in rows if len(row) > 2]
+
+
 def require_proc() -> None:
     """Skip a test that looks at other processes, where there is no /proc."""
     if not PROC.exists():
@@ -335,17 +347,20 @@ class Clock:
 
 def descendants(pid: int) -> list[int]:
     """Return the pids of all descendants of this process."""
-    require_proc()
-    children_file = Path(f"/proc/{pid}/task/{pid}/children")
-    try:
-        children = [int(child) for child in children_file.read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    if PROC.exists():
+        children_file = Path(f"/proc/{pid}/task/{pid}/children")
+        try:
+            children = [int(child) for child in children_file.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+    else:
+        children = [child for child, parent, _ in ps_rows() if parent == pid]
     return children + [pid for child in children for pid in descendants(child)]
 
 
 def parent_pid(pid: int) -> int:
-    require_proc()
+    if not PROC.exists():
+        return next(parent for child, parent, _ in ps_rows() if child == pid)
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

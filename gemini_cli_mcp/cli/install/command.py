@@ -116,11 +116,12 @@ def _install(
     changes = [_plan_change(client, config, environ, options) for config in configs]
     for change in changes:
         _write_entry(client, change)
-    change = changes[0]
     if options.project:
         _print("  It contains paths of this machine; do not share it with other people.")
-    if change.entry.get("disabled") is True or change.entry.get("enabled") is False:
-        _print(f"Missing: the entry is disabled; enable it in {client.title}.")
+    for change in changes:
+        if change.entry.get("disabled") is True or change.entry.get("enabled") is False:
+            _print(f"Missing: the entry in {change.config.path} is disabled; enable it.")
+    change = changes[0]
     for problem in _missing(client, change.settings, change.variables, environ, options):
         _print(f"Missing: {problem}")
     _print(f"Next: {client.next_step}")

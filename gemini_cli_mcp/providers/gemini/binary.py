@@ -13,7 +13,8 @@ from typing import cast
 
 from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.json_values import JsonValue
-from gemini_cli_mcp.platforms.folders import install_folders, path_folders, version_tuple
+from gemini_cli_mcp.platforms import programs
+from gemini_cli_mcp.platforms.folders import install_folders, join_path, path_folders, version_tuple
 from gemini_cli_mcp.platforms.programs import (
     NotRunnable,
     add_suffix,
@@ -87,13 +88,12 @@ def child_path(binary: GeminiBinary, environ: Mapping[str, str]) -> str:
     Its shebang is `#!/usr/bin/env node`, and node is usually in the same folder as gemini but
     not on a desktop app's PATH.
     """
-    folders = (str(binary.path.parent), environ.get("PATH", os.defpath), *install_folders(environ))
-    return os.pathsep.join(folders)
+    return join_path([str(binary.path.parent), *search_folders(environ)])
 
 
 def find_node(binary: GeminiBinary, environ: Mapping[str, str]) -> str | None:
     """Return the `node` that the binary would run on."""
-    node = find_program("node", [str(binary.path.parent), *search_folders(environ)])
+    node = programs.find_node([str(binary.path.parent), *search_folders(environ)])
     return str(node) if node else None
 
 

@@ -121,12 +121,6 @@ def prepare_home(workspace: Workspace, profile: Profile, sign_in: SignIn, limits
     targets = {workspace.folder(".gemini") / ".env": sign_in.env_file}
     if sign_in.login_file:
         targets[config_folder / "oauth_creds.json"] = sign_in.login_file
-    home = Home(
-        workspace.folder(name, "home"),
-        workspace.folder(name, "work"),
-        bool(profile.tools),
-        SignInFiles(targets),
-    )
     _write_atomically(
         config_folder / "system.md",
         prompts.template_path("system-prompt").read_text(encoding="utf-8"),
@@ -135,7 +129,12 @@ def prepare_home(workspace: Workspace, profile: Profile, sign_in: SignIn, limits
         config_folder / "settings.json",
         json.dumps(_build_settings(profile, sign_in, limits), indent=1),
     )
-    return home
+    return Home(
+        workspace.folder(name, "home"),
+        workspace.folder(name, "work"),
+        bool(profile.tools),
+        SignInFiles(targets),  # last: it has to be released
+    )
 
 
 def _write_atomically(path: Path, text: str) -> None:
