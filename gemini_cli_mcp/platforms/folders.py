@@ -41,6 +41,11 @@ def path_folders(path: str, platform: str = sys.platform) -> list[str]:
     return [entry for entry in path.split(":") if entry.startswith("/")]
 
 
+def search_folders(environ: Mapping[str, str]) -> list[str]:
+    """Return the folders of PATH, then the install folders that desktop apps lack on theirs."""
+    return [*path_folders(environ.get("PATH", os.defpath)), *install_folders(environ)]
+
+
 def join_path(folders: Iterable[str], platform: str = sys.platform) -> str:
     """Return a PATH of these folders."""
     if platform == "win32":

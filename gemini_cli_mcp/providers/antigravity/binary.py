@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from gemini_cli_mcp.errors import CliNotFound
-from gemini_cli_mcp.platforms.folders import install_folders, path_folders
+from gemini_cli_mcp.platforms.folders import search_folders
 from gemini_cli_mcp.platforms.programs import NotRunnable, add_suffix, command_line, find_program
 
 INSTALL_HINT = (
@@ -29,7 +29,7 @@ class AgyBinary:
 
 def find_agy(name: str, environ: Mapping[str, str]) -> AgyBinary:
     """Return the binary that GEMINI_MCP_AGY_PATH names."""
-    folders = [*path_folders(environ.get("PATH", os.defpath)), *install_folders(environ)]
+    folders = search_folders(environ)
     if Path(name).name == name:
         path = find_program(name, folders)
     else:

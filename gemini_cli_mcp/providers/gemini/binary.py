@@ -14,7 +14,7 @@ from typing import cast
 from gemini_cli_mcp.errors import CliNotFound
 from gemini_cli_mcp.json_values import JsonValue
 from gemini_cli_mcp.platforms import programs
-from gemini_cli_mcp.platforms.folders import install_folders, join_path, path_folders, version_tuple
+from gemini_cli_mcp.platforms.folders import join_path, search_folders, version_tuple
 from gemini_cli_mcp.platforms.programs import (
     NotRunnable,
     add_suffix,
@@ -75,11 +75,6 @@ def _locate(name: str, environ: Mapping[str, str]) -> Path:
     if program is None:
         raise CliNotFound(f"The `{name}` CLI is neither on PATH nor in a common install location.")
     return program
-
-
-def search_folders(environ: Mapping[str, str]) -> list[str]:
-    """Return the folders of PATH, then the install folders that desktop apps lack on theirs."""
-    return [*path_folders(environ.get("PATH", os.defpath)), *install_folders(environ)]
 
 
 def child_path(binary: GeminiBinary, environ: Mapping[str, str]) -> str:
