@@ -560,9 +560,11 @@ async def test_a_stop_signal_that_another_thread_handles_is_noticed() -> None:
     def send() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-    with receive_stop_signals() as signals, anyio.fail_after(10):
+    with receive_stop_signals() as signals, anyio.move_on_after(10) as scope:
         threading.Timer(0.1, send).start()
         assert await anext(signals) == signal.SIGTERM
+
+    assert not scope.cancel_called  # it did not have to wait until the event loop woke up anyway
 
 
 def test_windows_waits_for_a_program_in_the_foreground(mocker: MockerFixture) -> None:
