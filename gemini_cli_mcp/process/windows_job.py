@@ -38,7 +38,7 @@ ACCESS_TO_SPAWNED = win32con.PROCESS_SET_QUOTA | win32con.PROCESS_TERMINATE | PR
 class WindowsJob:
     """The handle to a job; closing it ends every process in it."""
 
-    exit_grace = 3.0  # nothing else lets the command write its last records
+    exit_grace = 10.0  # nothing else lets the command write its last records, on a busy machine too
 
     def __init__(self) -> None:
         try:
