@@ -22,7 +22,6 @@ import httpx2
 import pytest
 import pywintypes
 import win32api
-import win32con
 import win32process
 import win32security
 from mcp import Client, StdioServerParameters
@@ -30,7 +29,7 @@ from pytest_mock import MockerFixture
 
 from gemini_cli_mcp.cli.install.clients import CLIENTS
 from gemini_cli_mcp.errors import CliNotFound, GeminiMcpError
-from gemini_cli_mcp.platforms import files
+from gemini_cli_mcp.platforms import files, parent_process
 from gemini_cli_mcp.process.line_process import LineProcess
 from gemini_cli_mcp.process.run import read_output
 from gemini_cli_mcp.providers.gemini.binary import find_gemini
@@ -327,11 +326,10 @@ async def test_killing_a_server_ends_its_node_processes(
 def process_count(program: Path) -> int:
     """Return how many processes run this program."""
     count = 0
-    access = win32con.PROCESS_QUERY_INFORMATION | win32con.PROCESS_VM_READ
+    access = parent_process.PROCESS_QUERY_LIMITED_INFORMATION
     for pid in win32process.EnumProcesses():
         with suppress(pywintypes.error):  # it has ended, or belongs to the system
-            process = win32api.OpenProcess(access, False, pid)
-            count += Path(win32process.GetModuleFileNameEx(process, 0)) == program
+            count += parent_process._program(win32api.OpenProcess(access, False, pid)) == program
     return count
 
 

@@ -18,6 +18,8 @@ if sys.platform == "win32":
     import win32event
     import win32process
 
+    PROCESS_QUERY_LIMITED_INFORMATION = 0x1000
+
     def watch_parent() -> Callable[[], bool]:
         """Return a function that tells whether the process that started us is still running.
 
@@ -29,7 +31,7 @@ if sys.platform == "win32":
         try:
             child = win32api.GetCurrentProcess()
             parent = _open_parent(child)
-            while Path(win32process.GetModuleFileNameEx(parent, 0)).parent == launchers:
+            while _program(parent).parent == launchers:
                 child, parent = parent, _open_parent(parent)
         except (OSError, pywintypes.error):
             return lambda: True  # we may not ask, so only the end of stdin counts
@@ -50,13 +52,20 @@ if sys.platform == "win32":
             ctypes.sizeof(information),
             None,
         )
-        access = (
-            win32con.SYNCHRONIZE | win32con.PROCESS_QUERY_INFORMATION | win32con.PROCESS_VM_READ
-        )
+        access = win32con.SYNCHRONIZE | PROCESS_QUERY_LIMITED_INFORMATION
         parent = win32api.OpenProcess(access, False, information.parent_pid)
         if _started_at(parent) > _started_at(child):
             raise ProcessLookupError  # another process has its pid now
         return parent
+
+    def _program(process: "pywintypes.HANDLEType") -> Path:
+        """Return the program that a process runs. Not GetModuleFileNameEx: it reads its memory."""
+        name = ctypes.create_unicode_buffer(1 << 15)
+        size = ctypes.c_ulong(len(name))
+        ctypes.windll.kernel32.QueryFullProcessImageNameW(
+            ctypes.c_void_p(int(process)), 0, name, ctypes.byref(size)
+        )
+        return Path(name.value)
 
     def _started_at(process: "pywintypes.HANDLEType") -> float:
         return win32process.GetProcessTimes(process)["CreationTime"].timestamp()
