@@ -115,7 +115,8 @@ def read_shim(path: Path) -> Shim | None:
 
 def _normalize(text: str) -> str:
     """Return the lines without indentation, `@`, blank lines and repeated blanks."""
-    lines = (line.strip().removeprefix("@").strip() for line in text.split("\n"))
+    blanks = " \t"
+    lines = (line.strip(blanks).removeprefix("@").strip(blanks) for line in text.split("\n"))
     return "\n".join(re.sub(" +", " ", line) for line in lines if line)
 
 

@@ -2,7 +2,9 @@
 
 Windows ends every process in the job when it is terminated, and when its last handle closes: also
 when our own process is killed. The child is created suspended and runs its first instruction as a
-member of the job, so that nothing it starts is outside.
+member of the job, so that nothing it starts is outside. Our own process is a member of one more
+job: a child is a member of that from its creation, so that it ends with us even in the moment
+before it joins its own job.
 """
 
 # The stubs of pywin32 have wrong types, and most of its results have none.
@@ -13,6 +15,7 @@ import ctypes
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import anyio
@@ -42,6 +45,7 @@ class WindowsJob:
 
     def __init__(self) -> None:
         try:
+            _join_job_of_our_own()
             self._job = _create_job()
         except pywintypes.error as error:
             raise OSError(None, error.strerror) from None
@@ -106,6 +110,18 @@ class WindowsJob:
             self._job, win32job.JobObjectBasicAccountingInformation
         )
         return int(accounting["ActiveProcesses"])
+
+
+@cache
+def _join_job_of_our_own() -> None:
+    """Let Windows end all our children when our process ends, and not before.
+
+    A process that may not join another job has only the jobs of its children.
+    """
+    job = _create_job()
+    with suppress(pywintypes.error):
+        win32job.AssignProcessToJobObject(job, win32api.GetCurrentProcess())
+    job.Detach()  # only the end of our process closes it: that ends every member, us too
 
 
 def _create_job() -> "pywintypes.HANDLEType":
