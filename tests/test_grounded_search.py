@@ -97,7 +97,9 @@ class Providers:
 
     @property
     def agy_runs(self) -> list[Result]:
-        return [json.loads(path.read_text()) for path in sorted(self.agy_runs_dir.iterdir())]
+        return [
+            json.loads(path.read_text()) for path in sorted(self.agy_runs_dir.glob("run-*.json"))
+        ]
 
     async def grounded_search(self, query: object = QUESTION, *options: object) -> Result:
         return await self.stub.grounded_search(query, *options)
