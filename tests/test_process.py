@@ -188,6 +188,26 @@ async def test_cancelling_the_caller_ends_all_processes() -> None:
     await eventually(lambda: not any(is_alive(int(pid)) for pid in lines))
 
 
+async def test_a_cancelled_command_still_passes_what_it_wrote() -> None:
+    """Its last lines may name the session whose files are to be deleted."""
+    lines: list[bytes] = []
+    code = """
+        import signal, sys, time
+        def stop(*_):
+            print("last", flush=True)
+            sys.exit()
+        signal.signal(signal.SIGTERM, stop)
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: run_python(code, lines=lines))
+        await eventually(lambda: lines)
+        tasks.cancel_scope.cancel()
+
+    assert lines == [b"ready", b"last"]
+
+
 @pytest.mark.parametrize("iterations", [3, 5])
 async def test_a_cancellation_during_startup_ends_all_processes(
     tmp_path: Path, iterations: int

@@ -123,8 +123,8 @@ class StartedCommand:
             )
         finally:
             await self.stop()
-        for line in self._child.take_lines():
-            on_line(line)
+            for line in self._child.take_lines():  # if cancelled, its session ID may be among them
+                on_line(line)
         stderr = self._child.stderr.decode(errors="replace")
         return Completed(end_reason, self._child.exit_code, stderr, time.monotonic() - started)
 
