@@ -323,6 +323,27 @@ async def test_killing_a_server_ends_its_node_processes(
     await eventually(lambda: not remaining_after_next_start(real))
 
 
+async def test_a_process_that_is_not_in_its_job_yet_ends_with_the_server(tmp_path: Path) -> None:
+    """As if the server was killed between the creation of a process and its assignment."""
+    pids = tmp_path / "pids"
+    code = (
+        "import os, subprocess, sys, time\n"
+        "from pathlib import Path\n"
+        "from gemini_cli_mcp.process.windows_job import WindowsJob\n"
+        "job = WindowsJob()\n"
+        "child = subprocess.Popen([sys.executable], creationflags=int(sys.argv[2]))\n"
+        "Path(sys.argv[1]).write_text(f'{os.getpid()} {child.pid} end')\n"
+        "time.sleep(3600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(pids), str(CREATE_SUSPENDED)]):
+        await eventually(lambda: pids.exists() and pids.read_text().endswith("end"), 60)
+        server, child = map(int, pids.read_text().split()[:2])
+        assert is_alive(child)
+        os.kill(server, 9)
+
+    await eventually(lambda: not is_alive(child))
+
+
 def process_count(program: Path) -> int:
     """Return how many processes run this program."""
     count = 0
